@@ -106,8 +106,9 @@ $(VENV_apps)/.installed: setup.cfg $(wildcard tests/apps/requirements*.txt)
 	$(call install,$(VENV_apps)) --no-deps -e .
 	@touch $@
 
-test-survive: env  ## MPI=openmpi: a rank is killed in every algorithm and form, and the others continue: 7 minutes
+test-survive: env  ## MPI=openmpi: a rank is killed in every algorithm and form, and in other places, and the others continue: 9 minutes
 	$(PY) tests/survive.py $(SURVIVE_ARGS)
+	$(PY) tests/survive.py --situations all
 
 soak: env  ## random programs of collectives on 1 to 8 ranks for SOAK_MINUTES (60); prints what ran and what failed
 	$(PY) tests/soak.py --minutes '$(SOAK_MINUTES)' $(SOAK_ARGS)

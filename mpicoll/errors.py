@@ -25,7 +25,7 @@ classes, and after the colon the MPI error class that `Get_error_class()` report
             CountMismatch [ValueError: ERR_TRUNCATE]  counts of one rank that do not fit together
             MessageLengthError [: ERR_TRUNCATE]       a message that another rank gave another length
             FaultToleranceError [NotImplementedError: ERR_UNSUPPORTED_OPERATION]   this run does not survive a rank
-            ProcFailedError [: ERR_PROC_FAILED]       ranks have failed; says which
+            ProcFailedError [: ERR_PROC_FAILED]       ranks have failed; says which, and on which hosts
             RevokedError [: ERR_REVOKED]              the communicator was revoked
         UnknownAlgorithm [LookupError, ValueError]    no algorithm of that name; says which names are near
         CodecError [ValueError]                       input a codec cannot encode: not float32, NaN, infinity
@@ -47,7 +47,7 @@ This module never imports mpi4py: proofs and pictures need no MPI.  `MPIError` i
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -223,32 +223,42 @@ class FaultToleranceError(MPIError, NotImplementedError):
 
 
 class ProcFailedError(MPIError):
-    """A call cannot complete since ranks have failed: `ranks`, where this rank knows them; `call` is in words."""
+    """A call cannot complete since ranks have failed.
+
+    `call` is in words. `ranks` are the failed ranks that this rank knows of, and `hosts` the name of the host of each,
+    empty where unknown.
+    """
 
     mpi_class = "ERR_PROC_FAILED"
 
-    def __init__(self, call: str, ranks: Iterable[int]) -> None:
-        self.call, self.ranks = call, tuple(ranks)
-        super().__init__(call, self.ranks)
+    def __init__(self, call: str, ranks: Iterable[int], hosts: Iterable[str] = ()) -> None:
+        self.call, self.ranks, self.hosts = call, tuple(ranks), tuple(hosts)
+        super().__init__(call, self.ranks, self.hosts)
 
     def message(self) -> str:
-        who = f"rank{'s' * (len(self.ranks) > 1)} {spans(self.ranks)}" if self.ranks else "a rank not named by MPI"
-        return f"{who} {'have' if self.ranks[1:] else 'has'} failed, which ended {self.call}; {_SHRINK}"
+        who = have_failed(self.ranks, self.hosts) if self.ranks else "a rank not named by MPI has failed"
+        return f"{who}, which ended {self.call}; {_SHRINK}"
 
 
 class RevokedError(MPIError):
-    """A call that cannot complete since the communicator was revoked; `call` is in words."""
+    """A call cannot complete since the communicator was revoked, and this rank knows of no failed rank in it.
+
+    `call` is in words. `ranks` are the ranks of MPI.COMM_WORLD that this rank knows to have failed, and `hosts` the
+    name of the host of each, empty where unknown.
+    """
 
     mpi_class = "ERR_REVOKED"
 
-    def __init__(self, call: str) -> None:
-        self.call = call
-        super().__init__(call)
+    def __init__(self, call: str, ranks: Iterable[int] = (), hosts: Iterable[str] = ()) -> None:
+        self.call, self.ranks, self.hosts = call, tuple(ranks), tuple(hosts)
+        super().__init__(call, self.ranks, self.hosts)
 
     def message(self) -> str:
-        return f"the communicator was revoked, which ended {self.call}; {_SHRINK}"
+        elsewhere = f"of MPI.COMM_WORLD {have_failed(self.ranks, self.hosts)}; " if self.ranks else ""
+        return f"the communicator was revoked, which ended {self.call}; {elsewhere}{_SHRINK}"
 
 
+MAX_HOSTS = 8  # that a message names
 _SHRINK = "every further call on this communicator raises, and Shrink() makes one without them (docs/SURVIVING.md)"
 
 
@@ -372,3 +382,18 @@ def spans(ranks: Iterable[int]) -> str:
         else:
             runs.append([rank, rank])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def have_failed(ranks: Sequence[int], hosts: Sequence[str] = ()) -> str:
+    """Return the words for failed ranks, and the hosts where they ran; a host is empty where it is unknown.
+
+    >>> have_failed([0, 1, 4], ["a", "a", "b"])
+    'ranks 0-1 on host a, 4 on host b have failed'
+    """
+    ranks_by_host: dict[str, list[int]] = {}
+    for rank, host in zip(ranks, [*hosts] or [""] * len(ranks)):
+        ranks_by_host.setdefault(host, []).append(rank)
+    words = [f"{spans(on_host)}{host and f' on host {host}'}" for host, on_host in ranks_by_host.items()]
+    if len(words) > MAX_HOSTS:
+        words[MAX_HOSTS:] = [f"and those of {len(words) - MAX_HOSTS} more hosts"]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(words)} {'have' if len(ranks) > 1 else 'has'} failed"

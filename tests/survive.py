@@ -3,6 +3,7 @@
     python tests/survive.py                             # every algorithm in every form; victims and moments vary
     python tests/survive.py --forms blocking --seed 2   # other victims, other moments
     python tests/survive.py --only allreduce --ranks 8
+    python tests/survive.py --situations all --times 20 # failures elsewhere: see tests/situations.py
 
 One launch starts RANKS ranks. Again and again one or two of them kill themselves, each time around another call, until
 few are left. The other ranks repeat the call until it raises. A call passes if every rank that is left raises
@@ -41,8 +42,31 @@ RANKS, LEAST = 12, 3
 SECONDS = 2.0           # from the kill to the error on every rank that is left
 NBYTES = 12_000         # of a call, as benchmarks mean it
 LIMIT = 60              # seconds of a launch
+CRASH = "ompi_comm_set_rank_failed"    # Open MPI 5.0 may crash on a rank that makes a communicator as another rank dies
 WAITALL = "waitall"     # of two nonblocking calls, by MPI
 MOMENTS = ("before", "in", "computing")     # the victim dies: before the call; in its calls; while the others compute
+
+
+class Situation(NamedTuple):
+    """What tests/situations.py does under this name: how many ranks it kills, and words that a rank prints."""
+
+    killed: int = 1
+    words: str = ""
+
+
+SITUATION_RANKS = 6
+SITUATIONS = {
+    "node": Situation(2),
+    "chunks": Situation(),
+    "shrink": Situation(2),
+    "shrink_alone": Situation(2),
+    "restore": Situation(2),
+    "split": Situation(),
+    "comm": Situation(),
+    "idup": Situation(),
+    "idup_revoked": Situation(0),
+    "stopped": Situation(0, "has not moved for"),
+}
 
 
 class Scenario(NamedTuple):
@@ -209,6 +233,34 @@ def launch(run: list[Scenario], ranks: int) -> tuple[list[str], list[tuple[float
     return wrong, passed
 
 
+def run_situations(names: list[str], times: int) -> int:
+    """Run situations so often, each time in a launch of its own with another seed; return the exit status."""
+    import launcher
+
+    failed = 0
+    for name in [*SITUATIONS] if names == ["all"] else names:
+        situation, passed, crashed = SITUATIONS[name], 0, 0
+        for seed in range(times):
+            program = [sys.executable, str(HERE.with_name("situations.py")), name, str(seed)]
+            mpiexec, *rest = launcher.command(SITUATION_RANKS, program)
+            with tempfile.TemporaryFile() as output:
+                status = launcher.run_group([mpiexec, "--with-ft", "ulfm", *rest], LIMIT, output)
+                output.seek(0)
+                text = output.read().decode(errors="replace")
+            ends = text.count("end of ")
+            has_ended = ends == SITUATION_RANKS - situation.killed
+            is_right = has_ended and "Traceback" not in text and situation.words in text
+            passed += is_right
+            if not is_right and CRASH in text:
+                crashed += 1
+            elif not is_right:
+                print(f"{name} {seed}: {ends} ranks ended, status {status}: {text}")
+        failed += times - passed - crashed
+        print(f"{name}: {passed} of {times} passed; Open MPI crashed in {crashed}", flush=True)
+    print(f"{failed} situations failed")
+    return 1 if failed else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
@@ -217,11 +269,15 @@ def main() -> int:
     add("--ranks", type=int, default=RANKS, help="ranks of a launch (default: %(default)s)")
     add("--most", type=int, help="so many launches at most")
     add("--seed", type=int, default=0)
+    add("--situations", type=lambda text: text.split(","), default=[], metavar="NAME,…", help="or all")
+    add("--times", type=int, default=1, help="launches of each situation (default: %(default)s)")
     add("--scenarios", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.scenarios:
         survive([Scenario(*scenario) for scenario in json.loads(Path(given.scenarios).read_text())])
         return 0
+    if given.situations:
+        return run_situations(given.situations, given.times)
     failed: list[str] = []
     passed: list[tuple[float, float]] = []
     runs = launches(scenarios(given.only, given.forms, given.seed), given.ranks)[:given.most]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.fault_tolerance import missing
 from ..dispatch import slow_path
 from ..dispatch.methods import Method
 from ..errors import CommError
@@ -188,8 +190,16 @@ class Comm(Collectives, Objects, Sparse, Selection, FaultTolerance):
         """Return a duplicate in progress, and a request that completes with it and its private communicators."""
         state = self._open()
         own = state.begin_private_duplicates()
-        polled = [RequestStage(mpi_request, "a communicator") for mpi_request in (request, *(r for _, r in own))]
-        stages = [lambda stage=stage: stage for stage in polled]
+
+        def stage_of(mpi_request: MPI.Request) -> RequestStage:
+            return RequestStage(duplicate.RevocableRequest(mpi_request, state.comm), "a communicator")
+
+        def agreement_of(comm: MPI.Intracomm) -> RequestStage:
+            return stage_of(comm.Iagree(np.ones(1, np.intc)))
+
+        stages = [partial(stage_of, mpi_request) for mpi_request in (request, *(r for _, r in own))]
+        if not missing():  # Open MPI 5.0 crashes if a rank revokes a duplicate that another rank still makes
+            stages.append(partial(agreement_of, own[0][0]))
         finish = lambda: cast(Comm, copy)._set_state(attach(copy, state, [comm for comm, _ in own]))
         choice = native_choice("idup", "making a communicator")
         operation = Operation(choice, state.next_sequence(), stages, finish, own, NONBLOCKING, name="Idup")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mpi4py import MPI
 
-from ..diagnostics.fault_tolerance import await_others, missing
-from ..errors import FaultToleranceError
+from ..diagnostics import watchdog
+from ..diagnostics.fault_tolerance import agree_on, missing
+from ..errors import CommError, FaultToleranceError
 from ..runtime.comm_state import CommState
 
 
@@ -23,16 +27,29 @@ class FaultTolerance(MPI.Intracomm):
     _state: CommState | None
     _of_class_without_topology: Any
 
+    @contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """Have the status thread report the call in the block if it stalls."""
+        if (state := self._state) is None:
+            yield
+            return
+        state.recovery_call = watchdog.RecoveryCall(name, time.monotonic())
+        try:
+            yield
+        finally:
+            state.recovery_call = None
+
     def Shrink(self) -> Any:
         """Return a communicator of the ranks that have not failed, of the class that Split returns."""
         check_supported("Shrink")
-        comm: Any = super().Shrink()
-        await_others(comm)
-        try:
-            return self._of_class_without_topology(comm)
-        except MPI.Exception:
-            comm.Revoke()  # another rank has failed meanwhile, and others may wait for this rank
-            raise
+        with self._reported("Shrink"):
+            comm: Any = super().Shrink()
+            agree_on(comm, 1)
+            try:
+                return self._of_class_without_topology(comm)
+            except MPI.Exception:
+                comm.Revoke()  # another rank has failed meanwhile, and others may wait for this rank
+                raise
 
     def Ishrink(self) -> Any:
         """Return (a communicator of the ranks that have not failed, the request that completes when it is usable).
@@ -45,7 +62,8 @@ class FaultTolerance(MPI.Intracomm):
     def Agree(self, flag: int) -> int:
         """Return the bitwise AND of the flags of all ranks that have not failed."""
         check_supported("Agree")
-        return super().Agree(flag)
+        with self._reported("Agree"):
+            return super().Agree(flag)
 
     def Iagree(self, flag: Any) -> MPI.Request:
         """Start Agree."""
@@ -63,10 +81,15 @@ class FaultTolerance(MPI.Intracomm):
         return super().Ack_failed(num_to_ack)
 
     def Revoke(self) -> None:
-        """Revoke the communicator: calls on it fail on every rank."""
+        """Revoke the communicator: calls on it fail on every rank.
+
+        Raises CommError for a duplicate that Idup has not completed.
+        """
         check_supported("Revoke")
-        super().Revoke()
         state = self._state
+        if state is None and self != MPI.COMM_NULL:
+            raise CommError("this duplicate is not complete; wait for the request of Idup before you revoke it")
+        super().Revoke()
         if state is not None and not state.queue.closed:
             state.rank_failure.revoke()  # so that collectives in flight fail too
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..diagnostics.fault_tolerance import is_rank_failure, missing
+from ..diagnostics.fault_tolerance import agree_on, is_rank_failure, missing
 from ..errors import FaultToleranceError, ProcFailedError, RevokedError, StepError
 from .comm import Comm
 from .lifetime import detach
@@ -114,7 +114,7 @@ class resilient:
             except MPI.Exception as error:  # a rank failed during Shrink, which may have succeeded elsewhere
                 if not isinstance(error, (ProcFailedError, RevokedError)) and not is_rank_failure(error, self.comm):
                     raise
-            if self._agree(DONE if smaller is not None else 0) & DONE and smaller is not None:
+            if agree_on(self.comm, DONE if smaller is not None else 0) & DONE and smaller is not None:
                 break
         self._note_failed(self.comm, smaller)
         with suppress(MPI.Exception):
@@ -144,7 +144,7 @@ class resilient:
             flags, error = SOUND if is_rank_failure(raised, self.comm) else 0, raised
         if not flags & DONE:
             self.comm.Revoke()  # so that ranks that wait for this one leave the step
-        agreed = self._agree(flags)
+        agreed = agree_on(self.comm, flags)
         if not agreed & SOUND:
             self._shrink()
             try:
@@ -154,13 +154,3 @@ class resilient:
             finally:
                 del error  # its traceback refers to this frame, and so to the step's arguments
         return Outcome(agreed, result, error)
-
-    def _agree(self, flags: int) -> int:
-        """Return the flags that all surviving ranks have set."""
-        while True:
-            self.comm.Ack_failed()
-            try:
-                return self.comm.Agree(flags)
-            except MPI.Exception as error:  # a rank failed meanwhile, and every rank gets this error
-                if not is_rank_failure(error, self.comm):
-                    raise

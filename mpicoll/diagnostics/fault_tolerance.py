@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Protocol
 
 from mpi4py import MPI
 
-from ..engines.selftest import create_self_comm
 from ..errors import ProcFailedError, RevokedError
+from .groups import world_ranks
 
 _FUNCTIONS = ("MPI_Comm_shrink", "MPIX_Comm_shrink")
 _OTHER = "use Open MPI 5 and start it by mpiexec --with-ft ulfm …"
 _VARIABLE = b"mpi_ft_enable"  # of Open MPI's tool interface: whether fault tolerance is on in this run
+HOSTS: dict[int, str] = {}  # the names of the hosts of ranks of MPI.COMM_WORLD, as far as known
 DETECTION = 2.0  # seconds within which MPI tells a rank of a failure that another rank knows of
 
 
@@ -62,14 +63,20 @@ def _variable(library: ctypes.CDLL, name: bytes) -> bool | None:
         return None
 
 
-def await_others(comm: MPI.Intracomm) -> None:
-    """Wait until every rank that has not failed is here; where no rank may fail, for nothing. Collective.
+def agree_on(comm: MPI.Intracomm, flags: int) -> int:
+    """Return the flags that all surviving ranks have set; where no rank may fail, the rank's own. Collective.
 
-    Open MPI 5.0 crashes on a rank that still makes a communicator which another rank has made and revokes.
+    A rank also calls this before it may revoke a new communicator: Open MPI 5.0 crashes on a rank that still makes a
+    communicator which another rank has made and revokes.
     """
-    if not missing():
-        with suppress(MPI.Exception):  # of a rank that has failed: the next call meets it
-            comm.Agree(1)
+    while not missing():
+        comm.Ack_failed()
+        try:
+            return comm.Agree(flags)
+        except MPI.Exception as error:  # a rank failed meanwhile, and every rank gets this error
+            if not is_rank_failure(error, comm):
+                raise
+    return flags
 
 
 def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
@@ -86,6 +93,11 @@ def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
     return kind in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 
+def is_revoked(comm: MPI.Comm) -> bool:
+    """Return whether this rank knows that a communicator was revoked; False where no rank may fail."""
+    return not missing() and MPI.Comm.Is_revoked(comm)
+
+
 def failed_ranks(comm: MPI.Intracomm) -> list[int]:
     """Return the ranks of a communicator that this rank knows to have failed, in order."""
     failed, all_ranks = MPI.Intracomm.Get_failed(comm), comm.Get_group()
@@ -94,6 +106,17 @@ def failed_ranks(comm: MPI.Intracomm) -> list[int]:
     finally:
         failed.Free()
         all_ranks.Free()
+
+
+def note_hosts(comm: MPI.Intracomm, hosts: Sequence[str]) -> None:
+    """Keep the names of the hosts of a communicator's ranks, in the order of ranks, for errors. Local."""
+    HOSTS.update((rank, host) for rank, host in zip(world_ranks(comm), hosts) if rank != MPI.UNDEFINED)
+
+
+def hosts_of(comm: MPI.Intracomm, ranks: Sequence[int]) -> list[str]:
+    """Return the name of the host of each of these ranks of a communicator, empty where it is unknown. Local."""
+    all_ranks = world_ranks(comm)
+    return [HOSTS.get(all_ranks[rank], "") for rank in ranks]
 
 
 class Communicator(Protocol):
@@ -138,9 +161,10 @@ class RankFailure:
         until = time.monotonic() + DETECTION
         while True:
             if failed := failed_ranks(self.state.comm):
-                return ProcFailedError(call, failed)
-            if not self.state.freed and MPI.Intracomm.fromhandle(self.state.user_handle).Is_revoked():
-                return RevokedError(call)
+                return ProcFailedError(call, failed, hosts_of(self.state.comm, failed))
+            if not self.state.freed and is_revoked(MPI.Intracomm.fromhandle(self.state.user_handle)):
+                failed = failed_ranks(MPI.COMM_WORLD)  # of another communicator, if any
+                return RevokedError(call, failed, hosts_of(MPI.COMM_WORLD, failed))
             if time.monotonic() > until:
                 return ProcFailedError(call, ())
             _progress()
@@ -162,12 +186,10 @@ class RankFailure:
             self.revoke()
 
 
-@cache
-def _itself() -> MPI.Intracomm:
-    return create_self_comm()
-
-
 def _progress() -> None:
-    """Have MPI progress, which is how it learns of failures; on no communicator that is revoked."""
+    """Have MPI progress, which is how it learns of failures; on no communicator that is revoked.
+
+    To make a communicator for this would wait for ever, if the failure has ended an MPI_Comm_idup.
+    """
     with suppress(MPI.Exception):
-        _itself().Iprobe()
+        MPI.COMM_SELF.Iprobe()

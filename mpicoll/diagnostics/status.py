@@ -57,7 +57,7 @@ class Answer:
 
     `started`: how often each persistent collective was started. `failures`: the last ones, in order. `location`: the
     line that its program is at. `inside`: whether that is in a call of mpicoll, which need not be in flight yet.
-    `ended`: how the program ended, empty if it runs.
+    `ended`: how the program ended, empty if it runs. `recovery`: the Agree or Shrink that it is in, if any.
     """
 
     calls: int
@@ -67,6 +67,7 @@ class Answer:
     location: str = ""
     inside: bool = False
     ended: str = ""
+    recovery: str = ""
 
     def pack(self) -> bytes:
         """Return the answer as bytes."""
@@ -161,6 +162,9 @@ class Finding(NamedTuple):
     certain: bool
 
 
+_SILENT = Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)
+
+
 def find(
     call_id: CallId,
     others: Iterable[int],
@@ -181,6 +185,16 @@ def find(
             rank: Finding(f"made this call, having {failure}", True) for rank, failure in failures.items() if failure
         }
     return {rank: finding for rank, finding in findings.items() if finding is not None}
+
+
+def find_absent(call: str, others: Iterable[int], answers: Mapping[int, Answer]) -> dict[int, Finding]:
+    """Return which ranks are not in an Agree or Shrink, and where they are."""
+    reported = {rank: answers.get(rank) for rank in others}
+    return {
+        rank: _SILENT if answer is None else Finding(f"not called it: {_now(answer)}", bool(answer.ended))
+        for rank, answer in reported.items()
+        if answer is None or answer.recovery != call
+    }
 
 
 def tell(findings: Mapping[int, Finding]) -> list[str]:
@@ -211,7 +225,7 @@ def _failure(call_id: CallId, answer: Answer, own: Sequence[Failure]) -> Failure
 def _find(call_id: CallId, answer: Answer | None, failure: Failure | None, waited_for: bool) -> Finding | None:
     """Return the finding on one rank; None if the rank is where it should be."""
     if answer is None:
-        return Finding("not answered: no thread there could (see docs/TROUBLESHOOTING.md)", False)
+        return _SILENT
     raised = f"{failure}; " if failure is not None and failure.error not in answer.ended else ""
     advice = f"{failure or 'MPICOLL_CHECK=1 compares calls'}"
     other = next(

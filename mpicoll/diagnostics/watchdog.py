@@ -6,22 +6,24 @@ says that a rank raised an error, ended or made another call, so that waiting ca
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from mpi4py import MPI
 
-from ..errors import StallError
+from ..errors import StallError, have_failed
 from ..progress.faults import attempt, contained
 from ..progress.operation import Operation
 from ..progress.queue import Queue
 from ..selection.select import NATIVE
 from ..selection.settings import Settings
 from ..stderr import last_words, say
-from .fault_tolerance import RankFailure
+from .fault_tolerance import RankFailure, failed_ranks, hosts_of
 from .flight import RECORD, SLOTS, Place
 from .peer_status import POLL_INTERVAL, PeerStatus
-from .status import MANY, Answer, Failure, Finding, ending, find, location, tell
+from .status import MANY, Answer, Failure, Finding, ending, find, find_absent, location, tell
 from .status_thread import STATUS_THREAD
 
 EARLY = 2.0  # seconds that a call stalls before the others are asked, and again after twice as long
@@ -31,6 +33,15 @@ NOTES = "exchanging notes with other ranks"  # a failure there is no error of th
 REPORT = "reporting a stalled call"
 STILL = 0.5  # seconds after which a call in flight is asked for whom it waits
 HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting cannot help
+
+
+@dataclass
+class RecoveryCall:
+    """An Agree or Shrink in progress. MPI completes it when every rank that has not failed has called it."""
+
+    name: str
+    began: float  # by time.monotonic()
+    reported: bool = False
 
 
 class Watched(Protocol):
@@ -45,6 +56,7 @@ class Watched(Protocol):
     entered: int
     place: Place | None
     waited_for: tuple[int, ...]
+    recovery_call: RecoveryCall | None
 
     def is_checked(self, sequence: int) -> bool:
         """Return whether the ranks compare that call."""
@@ -114,11 +126,15 @@ def answer(state: Watched, known: tuple[str, bool] | None = None) -> Answer:
         where,
         inside,
         ending(STATUS_THREAD.error) if STATUS_THREAD.is_exiting else "",
+        state.recovery_call.name if state.recovery_call is not None else "",
     )
 
 
 def respond(state: Watched) -> None:
-    """Answer the status questions of other ranks, unless another thread advances its calls. Log errors of MPI."""
+    """Answer the status questions of other ranks, unless another thread advances its calls. Log errors of MPI.
+
+    Report a RecoveryCall that stalls, too: the thread that made it is in MPI.
+    """
     if state.queue.lock.acquire(blocking=False):
         try:
             with contained(NOTES), state.rank_failure.noticed():
@@ -126,6 +142,42 @@ def respond(state: Watched) -> None:
                     state.peer_status.exchange(lambda: answer(state))
         finally:
             state.queue.lock.release()
+    if (call := state.recovery_call) is not None:
+        _watch_recovery(state, call, time.monotonic())
+
+
+def _watch_recovery(state: Watched, call: RecoveryCall, now: float) -> None:
+    """Report a call once when it stalls; abort the run if MPICOLL_TIMEOUT says so.
+
+    After a failure the ranks cannot ask each other, since their private communicator is revoked.
+    """
+    settings, peer_status, seconds = state.settings, state.peer_status, now - call.began
+    if seconds <= settings.timeout - lead(settings):
+        return
+    with state.queue.lock, contained(NOTES), state.rank_failure.noticed():
+        if not state.queue.closed and not state.rank_failure.is_known:
+            peer_status.ask(now)
+    heard = state.rank_failure.is_known or peer_status.all_answered()
+    if not call.reported and seconds > settings.timeout + (0.0 if heard else PATIENCE):
+        call.reported = True
+        with contained(REPORT):
+            lines = _recovery_words(state, call, seconds)
+            say("\n".join(f"mpicoll: rank {state.rank}: {line}" for line in lines))
+    _abort_if_over(state, seconds)
+
+
+def _recovery_words(state: Watched, call: RecoveryCall, seconds: float) -> list[str]:
+    """Return the lines of a report on a call that stalls."""
+    failed = failed_ranks(state.peer_status.comm)
+    waits = f"{call.name} has not returned for {seconds:.0f} s: it waits for every rank that has not failed"
+    known = [f"{have_failed(failed, hosts_of(state.peer_status.comm, failed))}"] if failed else []
+    if state.rank_failure.is_known:
+        others = ["after a failure the ranks cannot ask each other; `mpicoll status` on each host shows where they are"]
+    else:
+        running = [rank for rank in state.peer_status.others if rank not in failed]
+        absent = find_absent(call.name, running, state.peer_status.answers)
+        others = tell(absent) if absent else ["every other rank has called it"]
+    return [waits, *(f"  {line}" for line in (*known, *others))]
 
 
 def notify_exit(state: Watched) -> None:
@@ -179,7 +231,13 @@ def watch(state: Watched, now: float) -> None:
     for operation in still:
         if now > operation.deadline and not operation.done:
             _abandon(operation, state, "did not end before its timeout was over")
-    if settings.abort and max(still.values(), default=0.0) > settings.timeout + grace(settings):
+    _abort_if_over(state, max(still.values(), default=0.0))
+
+
+def _abort_if_over(state: Watched, seconds: float) -> None:
+    """Abort the run if MPICOLL_TIMEOUT is set, and a call stalls for longer."""
+    settings = state.settings
+    if settings.abort and seconds > settings.timeout + grace(settings):
         with contained(REPORT):
             last_words(f"mpicoll: rank {state.rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
         MPI.COMM_WORLD.Abort(86)

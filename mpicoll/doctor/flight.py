@@ -82,6 +82,7 @@ class Process:
             return self.ended
         where = f"at {self.location}" if self.location else "somewhere"
         calls = [f"{call} on {name}" for name, answer in self.answers.items() for call in answer.under_way[:1]]
+        calls += [f"{answer.recovery} on {name}" for name, answer in self.answers.items() if answer.recovery]
         return f"in {', '.join(calls)}, {where}" if calls else where
 
 

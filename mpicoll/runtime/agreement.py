@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..cost.network import Network
+from ..diagnostics.fault_tolerance import missing, note_hosts
 from ..diagnostics.peer_status import AGREEMENT
 from ..engines import selftest
 from ..errors import EngineError, spans
@@ -27,6 +28,7 @@ from .network_cache import cached_network
 LOG = logging.getLogger("mpicoll")
 COMPILING = "compiling kernels in the background, once per machine; using NumPy meanwhile"
 MEASURE_SECONDS = 0.04  # for the network; slow links take longer, since every size is exchanged a few times
+HOST_BYTES = 56  # that the ranks exchange of the name of their host
 _measured: dict[Hashable, Network | None] = {}  # on rank 0, by MPI library and nodes
 _warned = set[str]()  # warnings that this process has logged
 
@@ -112,12 +114,19 @@ def _broadcast(comm: MPI.Intracomm, value: Any) -> Any:
 def nodes_of(comm: MPI.Intracomm) -> Partition:
     """Return the ranks of every node, in the order of their first ranks. Their names are compared by 64-bit digests.
 
+    Where ranks may fail, the same messages carry the names of hosts, which errors of failed ranks name.
+
     >>> nodes_of(MPI.COMM_SELF)
     ((0,),)
     """
-    own = np.frombuffer(digest(node(MPI).encode(), 8), np.int64)
-    digests = np.empty(comm.size, np.int64)
-    comm.Allgather(own, digests)
+    name = node(MPI)
+    host = b"" if missing() else name.partition(" ")[0].encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
+    own = np.frombuffer(digest(name.encode(), 8) + host, np.uint8)
+    of_ranks = np.empty((comm.size, len(own)), np.uint8)
+    comm.Allgather(own, of_ranks)
+    if host:
+        note_hosts(comm, [row[8:].tobytes().rstrip(b"\0").decode(errors="replace") for row in of_ranks])
+    digests = of_ranks[:, :8].copy().view(np.int64).ravel()
     _, first_ranks, node_numbers = np.unique(digests, return_index=True, return_inverse=True)
     ranks = np.argsort(node_numbers, kind="stable")
     ends = np.cumsum(np.bincount(node_numbers))[:-1]

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from ..diagnostics import watchdog
 from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, TRACES
-from ..diagnostics.fault_tolerance import RankFailure, await_others, is_rank_failure
+from ..diagnostics.fault_tolerance import RankFailure, agree_on, is_rank_failure, is_revoked
 from ..diagnostics.flight import RECORD
 from ..diagnostics.history import FAILED, CommHistory
 from ..diagnostics.peer_status import PeerStatus
@@ -68,10 +68,16 @@ class CommState:
 
         parent: the state of the communicator from which this one was made; settings and engine are then the same.
         """
-        self.comm = private_comms[0] if private_comms else duplicate.dup_without_attributes(comm)
+        if private_comms:
+            self.comm = private_comms[0]
+        else:
+            self.comm = duplicate.dup_without_attributes(comm)
+            agree_on(self.comm, 1)  # from here on, a rank may revoke it
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.user_handle = MPI._handleof(comm)  # an integer: a reference would keep the user's communicator alive
         self.rank, self.size = comm.rank, comm.size
+        self.freed = False  # whether the user's communicator is freed
+        self.rank_failure = RankFailure(self)
         self.agreed: Agreed = self._agree() if parent is None else inherit(parent.agreed, parent.comm, self.comm)
         self.settings = self.agreed.settings
         self.cache, self.lessons = Cache(), Lessons()
@@ -87,11 +93,9 @@ class CommState:
         self.warned: set[str] = set()
         self.leaked: list[Any] = []  # aborted operations with messages posted: MPI may still write to their memory
         self.scratch = Scratch(self.fast_path)
-        self.freed = False  # whether the user's communicator is freed
         self.tag_pool = TagPool(self)
         self.failures: list[Failure] = []  # the last errors with which calls failed on this rank
         self.peer_status = PeerStatus(self.comm)
-        self.rank_failure = RankFailure(self)
         self.free_barrier, self.inbox = FreeBarrier(self.comm), Inbox(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared their arguments, perhaps not in the
         # order of calls, so they run on a communicator of their own.
@@ -105,10 +109,13 @@ class CommState:
         self.any_form = False  # whether a call may be blocking on one rank and nonblocking on another
         self.last_checked: Operation | None = None
         self.waited_for: tuple[int, ...] = ()  # the ranks that the first call in flight waits for, if it has stalled
+        self.recovery_call: watchdog.RecoveryCall | None = None
         self.place = RECORD.place(self.comm, slot)
         self.history = CommHistory(RECORD.history, *(self.place.name, self.place.number) if self.place else ("", 0))
-        if not private_comms:
-            await_others(self.comm)  # from here on, a rank may revoke the communicator
+        if self.settings.check and not private_comms:
+            agree_on(self.comm, 1)  # as above, for check_comm
+        if is_revoked(comm):
+            self.rank_failure.revoke()
 
     def check_next_calls(self, calls: int) -> None:
         """Compare the ranks' arguments in the next `calls` calls, as check mode does in all. Collective.
@@ -129,12 +136,20 @@ class CommState:
         return [duplicate.begin_dup(self.comm) for _ in range(1 + self.settings.check)]
 
     def _agree(self) -> Agreed:
+        """Return what the ranks agree on. Raises the same error on every rank, ProcFailedError if a rank fails."""
         try:
-            return agree(self.comm)
-        except Exception:
-            await_others(self.comm)
+            agreed = agree(self.comm)
+        except Exception as error:
+            if is_rank_failure(error, self.comm):
+                MPI.Intracomm.Revoke(self.comm)  # other ranks may wait for a message of this one
+            agree_on(self.comm, 0)
+            if is_rank_failure(error, self.comm):
+                raise self.rank_failure.ended(duplicate.MAKING) from error
             self.comm.Free()
             raise
+        if not agree_on(self.comm, 1):
+            raise self.rank_failure.ended(duplicate.MAKING)
+        return agreed
 
     def use_engine(self, engine: str) -> None:
         """Check that an engine chosen by using() can run. Raises EngineError if it cannot."""

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
-from ..diagnostics.fault_tolerance import is_rank_failure
-from ..errors import CommError
+from ..diagnostics.fault_tolerance import failed_ranks, hosts_of, is_rank_failure, is_revoked, missing
+from ..errors import CommError, ProcFailedError
 
 Comm = TypeVar("Comm", bound=MPI.Intracomm)
+MAKING = "the making of an mpicoll.Comm"  # in errors
 _OUT_OF_COMMUNICATORS = (MPI.ERR_OTHER, MPI.ERR_NO_MEM, MPI.ERR_INTERN)  # MPICH's is the first
 
 
@@ -21,7 +22,16 @@ def dup_without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
     MPI_Comm_dup would call the copy functions of the program's attributes, which may count references or raise.
     MPI_Comm_create of MPICH 5.0 hangs on a grid that some ranks are not in. Raises CommError if MPI has no more
     communicators.
+
+    Where ranks may fail, MPI_Comm_shrink makes it, and every rank raises ProcFailedError if one has failed.
+    MPI_Comm_split would raise on some ranks and leave others waiting for them.
     """
+    if not missing():
+        copy = MPI.Intracomm(MPI.Intracomm.Shrink(comm))
+        if copy.size < comm.size:
+            failed = failed_ranks(comm)
+            raise ProcFailedError(MAKING, failed, hosts_of(comm, failed))
+        return copy
     try:
         return MPI.Intracomm(MPI.Intracomm.Split(comm, 0, comm.rank))
     except MPI.Exception as error:
@@ -42,6 +52,22 @@ def begin_dup(comm: Comm, info: MPI.Info | None = None) -> tuple[Comm, MPI.Reque
     if comm.size == 1:
         return MPI.Intracomm.Dup(comm, info), MPI.REQUEST_NULL
     return MPI.Intracomm.Idup(comm, info)
+
+
+class RevocableRequest:
+    """A request for a duplicate. Test raises ERR_REVOKED if the parent's private communicator was revoked.
+
+    A rank whose request fails revokes it. The others would wait for that rank for ever.
+    """
+
+    def __init__(self, request: MPI.Request, private: MPI.Intracomm) -> None:
+        self.request, self.private = request, private
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the request is complete."""
+        if is_revoked(self.private):
+            raise MPI.Exception(MPI.ERR_REVOKED)
+        return self.request.Test()
 
 
 def _idup_is_unsafe() -> bool:

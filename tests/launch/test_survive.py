@@ -91,7 +91,62 @@ world = mpicoll.Comm(MPI.COMM_WORLD)
 for _ in range(20):
     for made in (mpicoll.Comm(MPI.COMM_WORLD.Dup()), world.Dup(), world.Shrink()):
         made.Revoke()
-print("revoked", flush=True)
+late = MPI.COMM_WORLD.Dup()
+world.Barrier()
+late.Revoke()
+try:
+    mpicoll.Comm(late).Barrier()
+except mpicoll.errors.RevokedError:
+    print("revoked", flush=True)
+"""
+HOSTS = """
+import os, signal, sys
+from mpi4py import MPI
+import mpicoll
+from mpicoll.runtime import agreement
+
+rank = MPI.COMM_WORLD.rank
+agreement.node = lambda mpi: f"host{rank // 2} and what its start has"
+comm = mpicoll.Comm(MPI.COMM_WORLD).Split(0, -rank)     # rank 0 is the last of the program's
+half = comm.Split(rank // 2)
+comm.Barrier()
+if rank in (2, 3):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def say(call):
+    try:
+        while True:
+            call()
+    except mpicoll.errors.MPIError as error:
+        sys.stdout.write(f"{type(error).__name__} {error.ranks} {error.hosts} {error}\\n")
+        sys.stdout.flush()
+
+say(comm.Barrier)
+comm = comm.Shrink()        # since then this rank knows of both
+half.Revoke()
+say(half.Barrier)
+"""
+WAITING = """
+import os, signal, time
+from mpi4py import MPI
+import mpicoll
+
+os.environ["MPICOLL_TIMEOUT"] = "2"
+rank, comm = MPI.COMM_WORLD.rank, mpicoll.Comm(MPI.COMM_WORLD)
+
+def load():
+    time.sleep(60)
+
+if rank in KILLED:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while KILLED:
+        comm.Barrier()
+except mpicoll.errors.ProcFailedError:
+    pass
+if rank == 1:
+    load()
+comm.CALL
 """
 
 
@@ -119,9 +174,32 @@ def test_ranks_are_killed_in_calls(forms):
     assert status == 0 and said.endswith(" passed, 0 failed\n"), said
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("situations", ["node,chunks,shrink,restore", "split,comm,idup_revoked,stopped"])
+def test_ranks_are_killed_elsewhere(situations):
+    """Once in each situation of tests/survive.py but those in which Open MPI itself crashes often."""
+    with tempfile.TemporaryFile() as output:
+        command = [sys.executable, str(TESTS / "survive.py"), "--situations", situations]
+        status = launcher.run_group(command, 220, output)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    assert status == 0 and said.endswith("0 situations failed\n"), said
+
+
 def test_a_rank_that_is_killed_is_named(tmp_path):
     said = run(PROGRAMS[0], tmp_path)
     assert said.count("failed: (1,)") == 3, said
+
+
+def test_hosts_of_failed_ranks_are_named(tmp_path):
+    """In the error of their communicator, and of one without them that was revoked."""
+    said = run(HOSTS, tmp_path)
+    failed = re.findall(r"^ProcFailedError \((.*)\) \((.*)\) ranks? (.*) ha(?:s|ve) failed, which", said, re.MULTILINE)
+    both = ("0, 1", "'host1', 'host1'", "0-1 on host host1")
+    first = [(f"{rank},", "'host1',", f"{rank} on host host1") for rank in (0, 1)]
+    assert len(failed) == 2 and set(failed) <= {both, *first}, said
+    revoked = "RevokedError (2, 3) ('host1', 'host1') the communicator was revoked, which ended Barrier "
+    assert said.count(revoked) == 2 and said.count("of MPI.COMM_WORLD ranks 2-3 on host host1 have failed;") == 2, said
 
 
 def test_training_goes_on(tmp_path):
@@ -129,12 +207,27 @@ def test_training_goes_on(tmp_path):
     assert said.count("trained on 3 ranks") == 3, said
 
 
-def test_sharded_training_goes_on(tmp_path):
+@pytest.mark.parametrize("program", PROGRAMS[2:4], ids=["zero", "parameter_server"])
+def test_training_goes_on_from_copies(program, tmp_path):
     """With the losses of a run in which no rank is killed."""
-    runs = [run(f"import sys; sys.argv.append({word!r})\n{PROGRAMS[2]}", tmp_path) for word in ("", "kill")]
+    runs = [run(f"import sys; sys.argv.append({word!r})\n{program}", tmp_path) for word in ("", "kill")]
     losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", said) for said in runs]
     assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs
     assert [loss for *_, loss in losses[1]] == [loss for *_, loss in losses[0]] and len({*losses[0]}) == 4, runs
+
+
+@pytest.mark.parametrize("killed", [[], [2]])
+@pytest.mark.parametrize("call", ["Agree(1)", "Shrink()"])
+def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
+    """By every rank that waits. Then MPICOLL_TIMEOUT ends the run, as for other calls."""
+    said = run(WAITING.replace("KILLED", str(killed)).replace("CALL", call), tmp_path)
+    for rank in {0, 2, 3} - {*killed}:
+        first = f"mpicoll: rank {rank}: {call.partition('(')[0]} has not returned for 2 s: it waits for every rank"
+        lines = ["rank 1 has not called it: now at script.py, line 10, in load"]
+        if killed:
+            lines = [r"rank 2 on host \S+ has failed", "after a failure the ranks cannot ask each other"]
+        assert first in said and all(re.search(f"mpicoll: rank {rank}:   {line}", said) for line in lines), said
+    assert "MPICOLL_TIMEOUT=2 is over, aborting" in said, said
 
 
 @pytest.mark.parametrize(("kills", "ends"), [
@@ -167,5 +260,5 @@ def test_a_communicator_may_be_revoked_as_soon_as_it_is_made(tmp_path):
 
 
 def test_the_page_is_read_whole():
-    """Three programs here; the one of torch is run by torch_programs/test_shrink.py."""
-    assert ["torch" in program for program in PROGRAMS] == [False, False, False, True]
+    """Four programs here; the one of torch is run by torch_programs/test_shrink.py."""
+    assert ["torch" in program for program in PROGRAMS] == [False, False, False, False, True]

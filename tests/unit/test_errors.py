@@ -20,7 +20,8 @@ CLASSES = {
 SAMPLES = {
     errors.UnknownAlgorithm: ("allreduce algorithm", "rinng", ("ring", "tree")),
     errors.MismatchError: ("root", (0, 0, 1)),
-    errors.ProcFailedError: ("Allreduce (call 7), ring", (2,)),
+    errors.ProcFailedError: ("Allreduce (call 7), ring", (2,), ("a",)),
+    errors.RevokedError: ("Allreduce (call 7), ring", (2,), ("a",)),
     errors.VerifyError: ("ring", 5, 2, 0, 3, "Recv(4, b1)", "{0,1}", "{0}"),
 }
 
@@ -97,3 +98,16 @@ def test_failed_ranks_are_named():
     assert str(errors.ProcFailedError("a call", [4, 0, 1])).startswith("ranks 0-1, 4 have failed, which ended a call")
     assert str(errors.ProcFailedError("a call", ())).startswith("a rank not named by MPI has failed, which ended")
     assert str(errors.RevokedError("a call")).startswith("the communicator was revoked, which ended a call; ")
+
+
+def test_hosts_of_failed_ranks_are_named():
+    error = errors.ProcFailedError("a call", [0, 1, 4], ["a", "a", "b"])
+    assert str(error).startswith("ranks 0-1 on host a, 4 on host b have failed, which ended a call; ")
+    assert error.hosts == ("a", "a", "b")
+    assert str(errors.ProcFailedError("a call", [0, 4], ["", "b"])).startswith("ranks 0, 4 on host b have failed")
+    many = range(errors.MAX_HOSTS + 2)
+    assert f"{many[-3]} on host h7, and those of 2 more hosts have failed" in str(
+        errors.ProcFailedError("a call", many, [f"h{rank}" for rank in many]))
+    revoked = errors.RevokedError("a call", [3], ["b"])
+    assert str(revoked).startswith(
+        "the communicator was revoked, which ended a call; of MPI.COMM_WORLD rank 3 on host b has failed; every")

@@ -58,6 +58,14 @@ def judged(run, before=None):
     return reader.judge(before or now, now)
 
 
+def test_a_recovery_is_what_a_rank_does(run):
+    record, _ = run(1, 7, at="train.py, line 41, in step")
+    answer = Answer(7, recovery="Agree")
+    record.write("train.py, line 41, in step", [(CommState(Place(ALL, "0-2", -1)), answer)])
+    (process,) = reader.read([run.directory])
+    assert process.doing() == "in Agree on ranks 0-2, at train.py, line 41, in step"
+
+
 def test_a_record_says_what_its_process_wrote(run):
     failures = [Failure(6, 0, "Bcast", "ValueError")]
     record, numbers = run(1, 7, (7, "Allreduce"), at="train.py, line 41, in step", failures=failures)

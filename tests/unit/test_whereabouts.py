@@ -18,6 +18,7 @@ from mpicoll.diagnostics.status import (
     describe,
     ending,
     find,
+    find_absent,
     last_error,
     location,
     tell,
@@ -154,3 +155,14 @@ def test_how_a_program_ended(monkeypatch):
     except ValueError as error:
         monkeypatch.setattr(sys, "last_value", error, raising=False)
     assert ending(last_error()).startswith("ended with ValueError: bad row (test_whereabouts.py, line ")
+
+
+def test_ranks_that_are_not_in_a_recovery_are_reported():
+    answers = {1: here(recovery="Agree"), 2: here(), 3: here(recovery="Shrink"), 4: here(ended="ended with E: x")}
+    absent = find_absent("Agree", [1, 2, 3, 4, 5], answers)
+    assert tell(absent) == [
+        "ranks 2-3 have not called it: now at a.py, line 1, in f",
+        "rank 4 has not called it: ended with E: x",
+        "rank 5 has not answered: no thread there could (see docs/TROUBLESHOOTING.md)",
+    ]
+    assert [rank for rank, finding in absent.items() if finding.certain] == [4]

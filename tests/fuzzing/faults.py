@@ -30,7 +30,7 @@ def known(call: Call, p: int, threads: int) -> bool:
     if vendor() == "MPICH" and call.method == "Gather" and p > 3 and _is_padded(call.type):
         return True     # "Invalid datatype" in its tree, from 8 KiB on
     if vendor() == "Open MPI":
-        if call.method == "Alltoallw" and p == 1 and call.strewn:           # takes displacements in extents
+        if call.method == "Alltoallw" and p == 1 and call.with_gaps:           # takes displacements in extents
             return True
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
     return vendor() == "Intel MPI" and _known_of_intel(call, p, threads)
@@ -63,7 +63,7 @@ def asks_for_counts(call: Call) -> bool:
 
     Where several threads do, each rank may wait in another one, for a thread that waits for that lock.
     """
-    return call.method == "Reduce_scatter" and not call.told
+    return call.method == "Reduce_scatter" and not call.has_recvcounts
 
 
 def _is_padded(name: str) -> bool:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
 from recipes import elements, meaning, random_recipes
-from support import types, vectors
+from support import types
 from support.calls import together
+from support.collectives import algorithms
 from support.types import KINDS, Room, bottom, made
 
 from mpicoll import errors
@@ -235,7 +236,7 @@ def test_collectives_of_two_kinds(ours, engine, method):
     """Holes at the senders, at the receivers, or at both; by every algorithm, in chunks too."""
     with made(KINDS["vector"]) as holes, made(KINDS["contiguous"]) as dense:
         for sends, receives in ((holes, dense), (dense, holes), (holes, holes)):
-            for spec in vectors.names(method.lower()):
+            for spec in algorithms(method.lower()):
                 for how in ({}, {"chunk_bytes": 8, "window": 2}):
                     with ours.using(engine=engine, **{method.lower(): spec}, **how):
                         got, want = carried_out(ours, method, sends, receives)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support import types
-from support import vectors as vectors_of
+from support.collectives import REDUCING_METHODS, algorithms
 from support.in_form import FORMS, in_form
 
 import mpicoll
@@ -47,7 +47,6 @@ EMPTY: dict[str, Any] = {
 if OPEN_MPI:
     del EMPTY["subarray"]  # it makes none without elements
 NOWHERE = (-1000, 0, 8, 10_000)  # bytes from the beginning of a buffer that is shorter
-REDUCING = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
 COLUMN = ("VECTOR", [DOUBLE], {"count": 2, "blocklength": 1, "stride": 2})
 
 
@@ -110,7 +109,7 @@ def in_place(name: str, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...
 
 def against_nothing(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """The same call, receiving no elements of a predefined datatype. None where the sides must be alike."""
-    if name == "Bcast" or name in REDUCING:
+    if name == "Bcast" or name in REDUCING_METHODS:
         return None
     send, recv, *more = arguments
     none = [recv[0], 0, MPI.DOUBLE]
@@ -158,7 +157,7 @@ def test_mpi_s_own_take_them_too(comm, op):
     """
 
     def run(name: str, given: tuple[Any, ...]) -> None:
-        backwards = name in REDUCING and given[1][-1].Get_extent()[1] < 0
+        backwards = name in REDUCING_METHODS and given[1][-1].Get_extent()[1] < 0
         uneven = isinstance(given[1], list) and given[1][-1] in (MPI.DOUBLE, [MPI.DOUBLE] * comm.size)
         if not (backwards or uneven):
             getattr(comm, name)(*given)
@@ -169,7 +168,7 @@ def test_mpi_s_own_take_them_too(comm, op):
 def test_by_every_algorithm(ours, engine, op):
     def run(name: str, given: tuple[Any, ...]) -> None:
         collective = name.lower()
-        for algorithm in () if name in REDUCING else vectors_of.names(collective):
+        for algorithm in () if name in REDUCING_METHODS else algorithms(collective):
             with ours.using(engine=engine, **{collective: algorithm}):
                 getattr(ours, name)(*given)
 

@@ -1,6 +1,6 @@
 """Memory given by its address, as torch's tensors are: with a datatype that has holes it goes on behind what was said.
 
-A program says how many bytes of data there are (`MPI.buffer.fromaddress`), and not how far they are strewn; Heat does.
+A program says how many bytes of data there are (`MPI.buffer.fromaddress`), and not how far apart they are; Heat does.
 """
 
 from __future__ import annotations

@@ -8,16 +8,15 @@ from itertools import product
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases
-from support.calls import goes_short, teach
+from support.calls import fill_fast_path, takes_fast_path
 from support.cases import AGAIN, Checks
+from support.collectives import ENGINES, REDUCING_METHODS
 from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import errors
 
 each = pytest.mark.parametrize
-REDUCING = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
 FEW = 2     # elements of a block
 
 
@@ -56,14 +55,14 @@ def reduce(comm, name, x, way):
 
 @each("check", ["0", "1"], ids=["", "check-mode"])
 @each("form", FORMS)
-@each("engine", [*cases.ENGINES, "native"])
+@each("engine", [*ENGINES, "native"])
 def test_is_in_place(comm, engine, form, check, monkeypatch):
     """Also where the others say MPI.IN_PLACE. There is no kernel for long double."""
     monkeypatch.setenv("MPICOLL_CHECK", check)
     ours = in_form(mpicoll.Comm, form)(comm.Dup())
     dtype, how = (np.longdouble, {}) if engine == "native" else (float, {"engine": engine})
     with ours.using(**how), Checks() as checks:
-        for name, way in product(REDUCING, WAYS):
+        for name, way in product(REDUCING_METHODS, WAYS):
             want = reduce(ours, name, vector(comm, dtype), "in place")
             for who in (comm.rank, comm.rank % 2):
                 got = reduce(ours, name, vector(comm, dtype), way if who == comm.rank else "in place")
@@ -74,7 +73,7 @@ def test_is_in_place(comm, engine, form, check, monkeypatch):
     ours.Free()
 
 
-@each("name", REDUCING)
+@each("name", REDUCING_METHODS)
 def test_two_arrays_and_one_take_turns_on_the_short_way(comm, name):
     """Their other fields are the same."""
     root, blocks = comm.size - 1, 1 if "scatter" in name else comm.size
@@ -101,13 +100,13 @@ def test_two_arrays_and_one_take_turns_on_the_short_way(comm, name):
         ours.Free()
 
 
-@each("name", REDUCING)
+@each("name", REDUCING_METHODS)
 def test_one_array_goes_the_short_way_where_in_place_does(comm, name):
     ours, short = mpicoll.Comm(comm), []
     for way in ("in place", "one object"):
         call = lambda way=way: reduce(ours, name, vector(comm, float), way)
-        teach(call)
-        short.append(goes_short(ours, call))
+        fill_fast_path(call)
+        short.append(takes_fast_path(ours, call))
     assert short[0] == short[1] and (short[0] or name not in ("Reduce", "Allreduce", "Scan"))
 
 

@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 from support import operators, ops
 from support.cases import Checks
+from support.collectives import REDUCING_METHODS
 
 import mpicoll
 from mpicoll.errors import DatatypeError, OperatorError, PreconditionError
@@ -46,7 +47,7 @@ def test_what_runs_natively_runs(comm, op):
 
 
 @each("form", FORMS)
-@each("method", operators.REDUCTIONS)
+@each("method", REDUCING_METHODS)
 def test_in_every_form_of_every_reduction(comm, method, form):
     """What the standard allows on types with kernels is compared in test_reductions.py."""
     compare(comm, method, form, [cell for cell in operators.cells() if cell not in KERNELS])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 from support import vectors
-from support.cases import Checks
-from support.vectors import Call
+from support.cases import Checks, check
+from support.collectives import VECTOR, algorithms, roots, specs, variants
+from support.vectors import VectorCase
 
 import mpicoll
 from mpicoll.buffers import vector as parsed
@@ -17,27 +19,10 @@ from mpicoll.dispatch import count_exchange
 from mpicoll.errors import BufferAccessError, BufferTooSmallError
 from mpicoll.schedules.registry import find
 
-SPECS = list(vectors.specs())
+SPECS = specs(VECTOR)
 HOW = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 24, "window": 2}, {"chunk_bytes": 16, "window": 32})
 each = pytest.mark.parametrize
 every_spec = each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
-
-
-def roots(collective, p):
-    return range(p) if collective in vectors.ROOTED else (0,)
-
-
-def check(checks, ours, call, spec, engine, message=None, **how):
-    """Run a call by one algorithm; what arrived, what must be as it was, and what the trace says."""
-    said = (call, spec, engine, how)
-    with ours.using(engine=engine, **{call.collective: spec}, **how), ours.trace() as records:
-        got, want, unchanged = call.run(ours, message)
-    checks.that((got is None) == (want is None), *said, "has a result")
-    if want is not None:
-        checks.equal(got, want, *said)
-    checks.that(unchanged, *said, "changed its send buffer")
-    checks.equal([(r.collective, r.algorithm, r.engine) for r in records], [(call.collective, spec, engine)], *said)
-    return records
 
 
 @every_spec
@@ -45,10 +30,10 @@ def test_any_counts_at_any_place(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
         for name in vectors.COUNTS:
-            for order in vectors.ORDERS:
-                for root in roots(collective, p):
+            for placement in vectors.PLACEMENTS:
+                for root in roots(collective, *range(p)):
                     for in_place in (False, True):
-                        check(checks, ours, Call(collective, name, order, root, in_place), spec, engine)
+                        check(checks, ours, VectorCase(collective, name, placement, root, in_place), spec, engine)
 
 
 @every_spec
@@ -58,23 +43,22 @@ def test_tiny_chunks(comm, engine, collective, spec):
     with Checks() as checks:
         for how in HOW[1:]:
             for counts in ("uneven", "a long one")[: how["chunk_bytes"]]:
-                for root in {0, p - 1} & set(roots(collective, p)):
+                for root in roots(collective, 0, p - 1):
                     for in_place in (False, True):
-                        call = Call(collective, counts, "strewn", root, in_place)
+                        call = VectorCase(collective, counts, root=root, in_place=in_place)
                         (record,) = check(checks, ours, call, spec, engine, **how)
                         checks.equal(record.chunk_bytes, how["chunk_bytes"], call, how)
                         if p > 1 and counts == "a long one" and how["chunk_bytes"] == 16 and comm.rank == root:
                             checks.that(record.lanes == 20, call, how, f"not cut: {record}")
 
 
-@each("collective", vectors.METHODS)
+@each("collective", VECTOR)
 def test_parameters_of_algorithms(comm, engine, collective):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
-        for name, spec in vectors.variants():
-            for how in ({}, {"chunk_bytes": 24, "window": 2}) if name == collective else ():
-                for in_place in (False, True):
-                    check(checks, ours, Call(collective, "uneven", "strewn", p - 1, in_place), spec, engine, **how)
+        for _, spec in variants((collective,)):
+            for how, in_place in product(({}, {"chunk_bytes": 24, "window": 2}), (False, True)):
+                check(checks, ours, VectorCase(collective, root=p - 1, in_place=in_place), spec, engine, **how)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -95,7 +79,7 @@ def test_ranks_have_lanes_of_their_own(comm, engine, window):
                 checks.equal(got, np.concatenate([vectors.block(r, 0, n) for r, n in enumerate(sizes)]), root)
 
 
-@each("collective", vectors.METHODS)
+@each("collective", VECTOR)
 def test_many_bytes(comm, engine, collective):
     """Beyond what an MPI sends at once: nobody may wait for another's turn."""
     ours, p, n = mpicoll.Comm(comm), comm.size, 30_000
@@ -103,9 +87,9 @@ def test_many_bytes(comm, engine, collective):
     with pytest.MonkeyPatch.context() as patch, Checks() as checks:
         patch.setattr(vectors, "COUNTS", counts)
         patch.setattr(vectors, "SYMMETRIC", counts)
-        for spec in vectors.names(collective):
+        for spec in algorithms(collective):
             for in_place, how in ((False, {}), (True, {"chunk_bytes": 50_000})):
-                check(checks, ours, Call(collective, "many", "strewn", p - 1, in_place), spec, engine, **how)
+                check(checks, ours, VectorCase(collective, "many", root=p - 1, in_place=in_place), spec, engine, **how)
 
 
 def test_without_counts_elements_are_shared_out(comm):
@@ -176,7 +160,7 @@ def test_alltoallw_of_many_types(comm, engine):
     for other, (_, code, n, at) in enumerate(receives):
         data = np.full(n, other * p + rank + 1).astype(code)
         want[at : at + data.nbytes] = np.frombuffer(data.tobytes(), "u1")
-    for spec in vectors.names("alltoallw"):
+    for spec in algorithms("alltoallw"):
         got[:] = 0xA5
         with ours.using(engine=engine, alltoallw=spec):
             ours.Alltoallw([sent, [x[2] for x in sends], [x[3] for x in sends], [x[0] for x in sends]],
@@ -192,7 +176,7 @@ def test_alltoallw_of_subarrays(comm, engine):
     rows = np.zeros((2, 2 * p * p))
     out = [MPI.DOUBLE.Create_subarray([2 * p, 2 * p], [2, 2 * p], [2 * d, 0]).Commit() for d in range(p)]
     into = [MPI.DOUBLE.Create_subarray([2, 2 * p * p], [2, 2 * p], [0, 2 * p * s]).Commit() for s in range(p)]
-    for spec in vectors.names("alltoallw"):
+    for spec in algorithms("alltoallw"):
         rows[:] = 0
         with ours.using(engine=engine, alltoallw=spec):
             ours.Alltoallw([mine, out], [rows, into])
@@ -204,27 +188,26 @@ def test_alltoallw_of_subarrays(comm, engine):
 # -- choosing
 
 
-@each("collective", vectors.METHODS)
+@each("collective", VECTOR)
 def test_native_and_auto(ours, collective):
     with Checks() as checks, ours.trace() as records:
         for spec in ("auto", "native"):
             with ours.using(**{collective: spec}):
-                got, want, _ = Call(collective, "uneven", "strewn").run(ours)
-            checks.that(want is None or np.array_equal(got, want), spec, got, want)
+                checks.call(VectorCase(collective).run(ours), spec)
     assert [r.collective for r in records] == [collective] * 2
     assert records[0].algorithm == ours.explain(collective, 8).algorithm and records[1].algorithm == "native"
 
 
-@each("collective", vectors.METHODS)
+@each("collective", VECTOR)
 def test_who_needs_no_counts_asks_for_none(comm, monkeypatch, collective):
     """Auto takes what needs none; and asking is what the others do."""
     ours, asked = mpicoll.Comm(comm), []
     asking = count_exchange.exchange_counts
     monkeypatch.setattr(count_exchange, "exchange_counts", lambda *given: asked.append(given) or asking(*given))
-    for spec in ("auto", *vectors.names(collective)):
+    for spec in ("auto", *algorithms(collective)):
         asked.clear()
         with ours.using(**{collective: spec}):
-            Call(collective, "uneven", "packed").run(ours)
+            VectorCase(collective, "uneven", "packed").run(ours)
         needs = spec != "auto" and not find(collective, spec).direct and collective != "allgatherv"
         assert len(asked) == needs, spec
 
@@ -260,8 +243,8 @@ def test_beside_what_is_in_flight(comm, engine):
             requests.append(ours.Iallreduce(np.full(5_000, i + 1.0), total))
             if i % 2 == comm.rank % 2:
                 requests[-1].Test()
-            got, want, _ = Call(("gatherv", "scatterv", "alltoallv", "allgatherv")[i], "uneven", "strewn", 1).run(ours)
-            assert want is None or np.array_equal(got, want)
+            case = VectorCase(("gatherv", "scatterv", "alltoallv", "allgatherv")[i], root=1)
+            assert not case.run(ours).difference
         for request in requests[:: 1 if comm.rank else -1]:
             request.Wait()
     assert all((total == p * (i + 1)).all() for i, total in enumerate(totals))

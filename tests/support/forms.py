@@ -1,7 +1,7 @@
 """Calls whose buffers differ from rank to rank, or lie in each other's gaps. Each is a function of a communicator: it
 makes one call and returns what arrived on this rank, so that ours and MPI's own can be compared.
 
-How one buffer may be spelt is in arranged.py."""
+The forms of one buffer are in support/buffer_forms.py."""
 
 from __future__ import annotations
 

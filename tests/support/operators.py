@@ -24,7 +24,6 @@ from support.calls import complete
 from support.ops import OPERATORS
 
 ALL = (*OPERATORS, "REPLACE", "NO_OP")
-REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
 REFUSED = "refused"
 N = 3
 Cell = tuple[str, str]  # datatype, operator

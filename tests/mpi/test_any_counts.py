@@ -26,8 +26,8 @@ def each(*parameters):
     return pytest.mark.parametrize(("collective", "spec"), parameters, ids=map(" ".join, parameters))
 
 
-def both(comm):
-    """A communicator of ours, and one on which every call takes the slow path."""
+def fast_and_slow(comm):
+    """Return a Comm, and one on which every call takes the slow path."""
     quick, slow = mpicoll.Comm(comm.Dup()), mpicoll.Comm(comm.Dup())
     slow._state.fast_path.close()
     return quick, slow
@@ -44,9 +44,9 @@ def equal_records(checks, quick, slow, *said):
 @each(*[(collective, spec) for collective, spec in collectives.specs() if collective != "barrier"])
 @pytest.mark.parametrize("kind", ["whole", "chunks", "chunks, short ones first"])
 def test_every_algorithm(comm, collective, spec, kind):
-    """The longest first, so that there is scratch for all; whole blocks and chunks are two kinds."""
+    """Calls of many counts are served. The longest is first, for its scratch. Whole blocks and chunks have two keys."""
     how = {} if kind == "whole" else {"chunk_bytes": 24, "window": 3}
-    (quick, slow), p = both(comm), comm.size
+    (quick, slow), p = fast_and_slow(comm), comm.size
     root = collectives.roots(collective, p - 1)[0]
     numbers = [10 * p, 9 * p, *(n * p + rest for n in (7, 0, 3, 1, 0, 5) for rest in sorted({0, 1, p - 1}))]
     if "short" in kind:
@@ -69,9 +69,9 @@ def test_every_algorithm(comm, collective, spec, kind):
 
 @pytest.mark.parametrize("first", ["short", "long"])
 @pytest.mark.parametrize("collective", sorted({*collectives.EQUAL_BLOCKS} - {"barrier"}))
-def test_the_algorithm_is_the_one_for_the_bytes(comm, collective, first):
-    """Of sizes around every step of the rules."""
-    (quick, slow), p, records = both(comm), comm.size, []
+def test_the_algorithm_follows_the_bytes(comm, collective, first):
+    """Calls have sizes around every step of the rules."""
+    (quick, slow), p, records = fast_and_slow(comm), comm.size, []
     sizes = {0, 8, *(rule.least(p) + more for rule in rules(collective, p, True, None) for more in (-8, 0, 8))}
     shares = 8 if collectives.has_whole_vector(collective) else 8 * p
     numbers = [-(-nbytes // shares) for nbytes in sorted(sizes, reverse=first == "long") if 0 <= nbytes <= 1 << 21]
@@ -87,7 +87,7 @@ def test_the_algorithm_is_the_one_for_the_bytes(comm, collective, first):
 
 FORMS_SERVED = (
     *("array", "two dimensions", "type", "typecode", "type and no count", "count", "count and type"),
-    *("count and displacement", "count, displacement, type", "both in a list", "bytes of doubles", "four"),
+    *("count and displacement", "count, displacement, type", "fast_and_slow in a list", "bytes of doubles", "four"),
 )
 
 
@@ -95,7 +95,7 @@ FORMS_SERVED = (
 @pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
 @pytest.mark.parametrize("name", [name for name in collectives.EQUAL_METHODS if name != "Reduce_scatter"])
 def test_buffer_forms(ours, name, form, buffer):
-    """In every form of the arguments that the fast path serves."""
+    """The fast path serves these forms of the arguments."""
     with Checks() as checks, ours.trace() as records:
         for n in (6, 5, 3, 0, 4, 1, 2):
             call = Case(name, n, ours.size - 1, form=BUFFER_FORMS[buffer]).prepare(ours)
@@ -105,7 +105,7 @@ def test_buffer_forms(ours, name, form, buffer):
 
 
 def message(array, counts, places, kind):
-    """A buffer of blocks, in a form of mpi4py's."""
+    """Return a buffer of blocks, in a form of mpi4py's."""
     counts, places = counts.tolist(), places.tolist()
     return {
         "list": lambda: [array, counts, places, MPI.LONG],
@@ -122,7 +122,7 @@ FORMS = ("list", "pair", "tuples", "int64", "int32", "packed", "packed int64")
 
 
 def laid_out(rng, counts, packed):
-    """Displacements and the length of an array for blocks of these counts, in any order with gaps unless packed."""
+    """Return displacements and the length of an array for blocks of these counts, shuffled with gaps unless packed."""
     order = np.arange(len(counts)) if packed else rng.permutation(len(counts))
     gaps = np.zeros(len(counts), int) if packed else rng.integers(0, 3, len(counts))
     places = np.zeros(len(counts), int)
@@ -134,7 +134,7 @@ def laid_out(rng, counts, packed):
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("name", ["Alltoallv", "Allgatherv", "Gatherv", "Scatterv"])
 def test_vectors(ours, name, kind, form):
-    """Counts, displacements and lengths of arrays are others in every call, on every rank."""
+    """Counts, displacements and lengths of arrays differ from call to call and from rank to rank."""
     p, rank, root = ours.size, ours.rank, ours.size - 1
     shared, own = np.random.default_rng(7), np.random.default_rng(rank)
     with Checks() as checks, ours.trace() as records:
@@ -176,7 +176,7 @@ def test_vectors(ours, name, kind, form):
 
 
 def test_wrong_counts_are_refused(ours):
-    """As on the slow path, before a message is sent."""
+    """The fast path refuses what the slow path refuses, before a message is sent."""
     p = ours.size
     array, into = np.arange(12 * p), np.zeros(12 * p, int)
 
@@ -220,7 +220,7 @@ def test_wrong_counts_are_refused(ours):
 
 @pytest.mark.parametrize("collective", ["Iallreduce", "Ialltoallv"])
 def test_in_flight(ours, comm, collective):
-    """A rank comes late, so that calls leave the fast path while others of their kind begin."""
+    """A rank is late, so that calls leave the fast path while others with their key begin."""
     p, rank, rng = comm.size, comm.rank, np.random.default_rng(5)
 
     def begin(n):
@@ -244,8 +244,8 @@ def test_in_flight(ours, comm, collective):
         checks.that(sum(record.fast_path for record in records) >= 12, "few took the fast path")
 
 
-def test_other_operators_and_types_are_others(ours, comm):
-    """A kind of any counts is one of a datatype, an operator, and a place."""
+def test_operators_and_types_are_part_of_the_key(ours, comm):
+    """A row for any counts serves one datatype, one operator, and either in place or not."""
     p, rank = comm.size, comm.rank
     for n in range(1, 40):
         for dtype in ("d", "l"):
@@ -255,16 +255,16 @@ def test_other_operators_and_types_are_others(ours, comm):
                     continue
                 ours.Allreduce(send, received, op)
                 assert (received == want).all()
-            both = send.copy()
-            ours.Allreduce(MPI.IN_PLACE, both)
-            assert (both == p * (p + 1) // 2).all()
-            both = send.copy()
-            ours.Allreduce(both, both)
-            assert (both == p * (p + 1) // 2).all()
+            fast_and_slow = send.copy()
+            ours.Allreduce(MPI.IN_PLACE, fast_and_slow)
+            assert (fast_and_slow == p * (p + 1) // 2).all()
+            fast_and_slow = send.copy()
+            ours.Allreduce(fast_and_slow, fast_and_slow)
+            assert (fast_and_slow == p * (p + 1) // 2).all()
 
 
 def test_memory_stays_flat(ours):
-    """However many counts there were."""
+    """Calls with 700 other counts add nothing to the caches."""
     fast_path = ours._state.fast_path
     for n in (700, 600, 500):
         ours.Allreduce(np.ones(n), np.zeros(n))
@@ -274,8 +274,8 @@ def test_memory_stays_flat(ours):
     assert (fast_path.stats(), ours._state.cache.nbytes) == before
 
 
-def test_a_failed_kind_is_not_tried_again(ours, monkeypatch):
-    """Of counts that compiled code cannot tell."""
+def test_a_key_that_failed_is_not_retried(ours, monkeypatch):
+    """Compiled code cannot read these counts."""
     tried = []
     kind = cached_calls.AnyCounts
     monkeypatch.setattr(cached_calls, "AnyCounts", lambda *arguments: tried.append(1) or kind(*arguments))
@@ -286,7 +286,7 @@ def test_a_failed_kind_is_not_tried_again(ours, monkeypatch):
 
 
 def test_elements_without_data(ours):
-    """They have no size to divide by."""
+    """Elements of size 0 do not divide by zero."""
     nothing = MPI.DOUBLE.Create_contiguous(0).Commit()
     for n in (2, 3, 4, 5):
         ours.Bcast([np.zeros(9), n, nothing])
@@ -294,8 +294,8 @@ def test_elements_without_data(ours):
     nothing.Free()
 
 
-def test_sizes_that_a_word_does_not_hold(ours):
-    """They are refused, though they may be 0 when they are multiplied."""
+def test_sizes_that_overflow_a_word(ours):
+    """A product of counts and sizes that is 0 modulo 2**64 is refused."""
     wide, into = MPI.BYTE.Create_contiguous(1 << 20).Commit(), np.zeros(4 << 20, np.uint8)
     for n in (1, 2, 3):
         ours.Bcast([into, n, wide])

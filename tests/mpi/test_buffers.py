@@ -358,7 +358,7 @@ def test_overlap_is_of_bytes_that_hold_data():
 
 
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")
-def test_the_short_way_and_the_long_way_agree(code):
+def test_the_short_and_the_full_parser_agree(code):
     a = np.ones(6, code)
     short, long = parse.parse_buffer(a, True, 2), parse._parse_any(a, True, 2, False)
     for name in ("address", "count", "blocks", "nbytes", "contiguous", "facts", "size"):

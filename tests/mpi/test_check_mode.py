@@ -37,7 +37,7 @@ def check_mode(monkeypatch):
     monkeypatch.setenv("MPICOLL_CHECK", "1")
 
 
-def made_for(comm, form):
+def checked_in_form(comm, form):
     """A Comm in check mode whose blocking calls are carried out in a form."""
     return in_form(mpicoll.Comm, form)(comm)
 
@@ -127,7 +127,7 @@ def unequal(c):
 @each("what", DIFFER)
 @each("form", FORMS)
 def test_a_difference_raises_on_every_rank(comm, form, engine, what):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     call, field, words = DIFFER[what]
     with checked.using(engine=engine), checked.trace() as records:
         with pytest.raises(MismatchError) as caught:
@@ -142,7 +142,7 @@ def test_a_difference_raises_on_every_rank(comm, form, engine, what):
 
 
 @several
-def test_three_groups_are_told_apart(checked):
+def test_three_groups_are_named(checked):
     with pytest.raises(MismatchError) as caught:
         checked.Bcast(z(1 + checked.rank))
     assert len(caught.value.groups) == checked.size
@@ -172,7 +172,7 @@ OWN = {         # what a rank may get wrong alone: (its call, its error, the oth
 @each("what", list(OWN))
 @each("form", FORMS)
 def test_a_rank_that_refuses_its_own_arguments_tells_the_others(comm, form, what):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     wrong, error, right = OWN[what]
     with pytest.raises(error if odd(checked) else MismatchError) as caught:
         (wrong if odd(checked) else right)(checked)
@@ -197,7 +197,7 @@ def test_what_is_right_passes(comm, checked, name):
 
 @each("form", FORMS)
 def test_every_algorithm_passes(comm, form, engine):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     with cases.Checks() as checks:
         for collective, spec in collectives.specs():
             for in_place in (False, collectives.has_in_place(collective)):
@@ -207,7 +207,7 @@ def test_every_algorithm_passes(comm, form, engine):
 
 @each("form", FORMS)
 def test_every_algorithm_with_counts_passes(comm, form, engine):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     with cases.Checks() as checks:
         for collective, spec in collectives.specs(collectives.VECTOR):
             for in_place in (False, True):
@@ -282,7 +282,7 @@ def test_forms_that_differ_raise_on_every_rank(checked, ours, theirs):
 
 
 @several
-def test_objects_and_arrays_are_told_apart(checked):
+def test_object_and_array_collectives_differ(checked):
     """A lowercase method on one rank, and its namesake, or another lowercase one, on the others."""
     objects = {
         "bcast": lambda: checked.bcast(1),

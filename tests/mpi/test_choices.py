@@ -143,7 +143,7 @@ REQUIRING = [(entry.collective.name, entry.name) for entry in registered() if en
 
 
 @each(("collective", "spec"), REQUIRING)
-def test_ranks_that_will_not_do_are_refused(comm, collective, spec):
+def test_numbers_of_ranks_that_do_not_fit_are_refused(comm, collective, spec):
     ours, entry = mpicoll.Comm(comm), find(collective, spec)
     if entry.serves(comm.size):
         with Checks() as checks:

@@ -157,7 +157,7 @@ def test_exscan_leaves_the_buffer_of_rank_0(comm, engine, how):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_nobody_leaves_a_barrier_before_everybody_came(comm, engine):
+def test_a_barrier_blocks_until_all_ranks_have_entered(comm, engine):
     """The last to come writes down when, before it does."""
     ours, came = mpicoll.Comm(comm), np.zeros(comm.size)
     for late in range(comm.size):

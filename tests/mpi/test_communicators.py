@@ -110,7 +110,7 @@ def test_copies(ours, info, how):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_the_first_call_on_a_nonblocking_copy_waits_for_nobody(ours):
+def test_the_first_call_on_a_nonblocking_copy_does_not_block(ours):
     """Rank 1 sends, in a way that waits for the receive, before it makes a call that rank 0 has begun."""
     copy = completed(ours.Idup())
     word = np.zeros(1)

@@ -126,7 +126,7 @@ def test_the_same_twice(comm):
 # -- on all ranks
 
 
-def everybodys(comm, mine):
+def bytes_of_all_ranks(comm, mine):
     """All ranks' results, as bytes."""
     return comm.allgather(mine.tobytes())
 
@@ -137,7 +137,7 @@ def test_ranks_agree_as_derived(comm, spec):
     for code in "fd":
         case = Case("allreduce", 1000, make=of(code))
         with ours.using(allreduce=spec):
-            results = everybodys(comm, case.run(ours).result)
+            results = bytes_of_all_ranks(comm, case.run(ours).result)
         assert same_on_all_ranks(trees_of("allreduce", spec, p, 0).schedule)
         assert len(set(results)) == 1
 
@@ -161,21 +161,21 @@ def disagreeing():
     del _REGISTRY["allreduce"]["from_itself"]
 
 
-def test_ranks_that_are_said_to_disagree_do(comm, engine, disagreeing):
+def test_ranks_disagree_as_derived(comm, engine, disagreeing):
     ours, p = mpicoll.Comm(comm), comm.size
     case = Case("allreduce", 1000, make=of("d"))
     with Checks() as checks:
         for how in WAYS:
             check(checks, ours, case, disagreeing, "d", engine, **how)
     with ours.using(allreduce=disagreeing, engine=engine):
-        results = everybodys(comm, case.run(ours).result)
+        results = bytes_of_all_ranks(comm, case.run(ours).result)
     assert agreement(find("allreduce", disagreeing)).unless.startswith("p = 3-")
     assert len(set(results)) == (p if p > 2 else 1)
 
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.unsampled(max_size=4)
-def test_these_numbers_tell_one_tree_from_another(ours):
+def test_two_algorithms_give_two_results(ours):
     """On three ranks or more two algorithms give two results, so the comparisons above can fail."""
     results = []
     for spec in ("ring", "recursive_doubling"):

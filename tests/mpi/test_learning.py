@@ -36,7 +36,7 @@ def lesson_of(ours, collective, overlapping=False):
 
 @pytest.mark.parametrize("learn", ["bits", "any"])
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_turns_and_what_they_end_in(comm, ours, collective, learn):
+def test_candidates_take_turns_until_one_is_chosen(comm, ours, collective, learn):
     case = Case(collective, 24)
     with ours.using(learn=learn), Checks() as checks:
         before = ours.explain(collective, 8 * 24)
@@ -359,7 +359,7 @@ def traced(ours, case):
     return call, records[-1].algorithm
 
 
-def test_what_was_learned_is_kept_and_begun_with(comm, monkeypatch, tmp_path):
+def test_learned_choices_are_saved_and_loaded(comm, monkeypatch, tmp_path):
     if comm.size == 1:
         return
     path = comm.bcast(str(tmp_path / "t.json"))

@@ -41,7 +41,7 @@ def vector(comm, dtype):
 
 
 def reduce(comm, name, x, way):
-    """The memory after a call at x, of the last rank as the root."""
+    """Return the memory after a call at x, with the last rank as the root."""
     send, recv = WAYS[way](x)
     root = comm.size - 1
     if name == "Reduce_scatter_block" and way != "in place":
@@ -57,7 +57,7 @@ def reduce(comm, name, x, way):
 @each("form", FORMS)
 @each("engine", [*ENGINES, "native"])
 def test_is_in_place(comm, engine, form, check, monkeypatch):
-    """Also where the others say MPI.IN_PLACE. There is no kernel for long double."""
+    """One buffer is in place, also if other ranks pass MPI.IN_PLACE. There is no kernel for long double."""
     monkeypatch.setenv("MPICOLL_CHECK", check)
     ours = in_form(mpicoll.Comm, form)(comm.Dup())
     dtype, how = (np.longdouble, {}) if engine == "native" else (float, {"engine": engine})
@@ -74,8 +74,8 @@ def test_is_in_place(comm, engine, form, check, monkeypatch):
 
 
 @each("name", REDUCING_METHODS)
-def test_two_arrays_and_one_take_turns_on_the_short_way(comm, name):
-    """Their other fields are the same."""
+def test_one_and_two_arrays_alternate_on_the_fast_path(comm, name):
+    """The keys of both differ in one word only."""
     root, blocks = comm.size - 1, 1 if "scatter" in name else comm.size
     counts = [[FEW] * comm.size] * (name == "Reduce_scatter")
     has_result = (name, comm.rank) != ("Exscan", 0) and (name != "Reduce" or comm.rank == root)
@@ -101,7 +101,7 @@ def test_two_arrays_and_one_take_turns_on_the_short_way(comm, name):
 
 
 @each("name", REDUCING_METHODS)
-def test_one_array_goes_the_short_way_where_in_place_does(comm, name):
+def test_one_array_takes_the_fast_path_if_in_place_does(comm, name):
     ours, short = mpicoll.Comm(comm), []
     for way in ("in place", "one object"):
         call = lambda way=way: reduce(ours, name, vector(comm, float), way)
@@ -111,8 +111,8 @@ def test_one_array_goes_the_short_way_where_in_place_does(comm, name):
 
 
 @each("form", FORMS)
-def test_what_overlaps_otherwise_is_refused(comm, form):
-    """Before anything is sent."""
+def test_other_overlaps_are_refused(comm, form):
+    """The call raises before anything is sent."""
     ours, p = in_form(mpicoll.Comm, form)(comm), comm.size
     x, y = np.zeros(FEW * p), np.zeros(3)
     refused = {

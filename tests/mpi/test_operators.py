@@ -42,7 +42,7 @@ def compare(comm, method, form, cells):
 
 
 @each("op", operators.ALL)
-def test_what_runs_natively_runs(comm, op):
+def test_pairs_that_mpi_takes_run(comm, op):
     compare(comm, "Allreduce", BLOCKING, [(name, op) for name in operators.datatypes()])
 
 
@@ -102,7 +102,7 @@ def test_native_serves_what_no_kernel_does(comm):
     ring.Free()
 
 
-def test_it_is_said_once(ours, comm, caplog):
+def test_the_fallback_is_logged_once(ours, comm, caplog):
     with caplog.at_level(logging.WARNING, "mpicoll"):
         for op in (MPI.SUM, MPI.SUM, MPI.MAX):
             operators.call("Allreduce", BLOCKING, ours, MPI.CHAR, op)

@@ -72,7 +72,7 @@ def test_integers_wrap(comm, engine, code):
 
 @each("op", ["OP_NULL", "REPLACE", "NO_OP"])
 @each("method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Iallreduce"])
-def test_what_cannot_reduce_is_refused(ours, comm, method, op):
+def test_operators_that_cannot_reduce_are_refused(ours, comm, method, op):
     with pytest.raises(OperatorError) as caught:
         getattr(ours, method)(np.zeros(comm.size), np.zeros(1 if "scatter" in method else comm.size),
                               op=getattr(MPI, op))
@@ -174,7 +174,7 @@ def test_commutative_user_operator(comm, engine, collective, spec):
             checks.equal([r.algorithm for r in ran], [spec], case)
 
 
-def test_a_handle_used_again_is_another_operator(comm):
+def test_a_reused_handle_is_another_operator(comm):
     ours, p, got = mpicoll.Comm(comm), comm.size, np.zeros(4, np.int64)
     maps = [ops.maps(4, rank) for rank in range(p)]
     mine = maps[comm.rank]

@@ -97,7 +97,7 @@ def all_tested(of, requests):
         time.sleep(0)
 
 
-def each_by(one):
+def completed_singly(one):
     """Completion by what names one request at a time, until it names none."""
 
     def complete(of, requests):
@@ -129,8 +129,8 @@ WAYS = {
     "Waitall": lambda of, requests: of.Waitall(requests),
     "Waitall with statuses": lambda of, requests: of.Waitall(requests, [MPI.Status() for _ in requests]),
     "Testall": all_tested,
-    "Waitany": each_by(lambda of, requests: (of.Waitany(requests), True)),
-    "Testany": each_by(lambda of, requests: of.Testany(requests)),
+    "Waitany": completed_singly(lambda of, requests: (of.Waitany(requests), True)),
+    "Testany": completed_singly(lambda of, requests: of.Testany(requests)),
     "Waitsome": some_by("Waitsome"),
     "Testsome": some_by("Testsome"),
     "Wait": lambda of, requests: [of.Wait(request) for request in requests],
@@ -356,7 +356,7 @@ def test_nothing_is_written_after_free(ours, complete):
             request.Start()
 
 
-def test_what_is_in_flight_goes_on_while_the_first_is_made(alone):
+def test_operations_progress_while_the_first_request_is_created(alone):
     """It takes a communicator for its tags, which all ranks make together; one of them waits for another before."""
     n = 1 << 17
     got = np.full(n, -1.0)
@@ -440,7 +440,7 @@ def test_more_alive_at_once_than_there_are_tags(ours):
     assert len(ours._state.tag_pool.comms) <= 3
 
 
-def test_dropped_while_under_way(ours, form):
+def test_dropped_while_in_flight(ours, form):
     """It completes all the same, and its tags are not given out before."""
     got = started(ours, form, 3_000)[1]
     gc.collect()

@@ -57,7 +57,7 @@ ROWS = [{"from_bytes": 0, "algorithm": "tree"}, {"from_bytes": 64, "algorithm": 
         {"from_bytes": 4096, "algorithm": "ring", "chunk_bytes": 512}]
 
 
-def test_auto_goes_by_the_table(comm, tuned):
+def test_auto_follows_the_table(comm, tuned):
     """Again and again, so the fast path too; a part of the communicator has none."""
     ours = tuned({"allreduce": ROWS})
     with Checks() as checks:
@@ -169,7 +169,7 @@ def test_log_says_of_every_call_what_ran(comm, monkeypatch, capfd):
         assert "recursive_doubling on the " in said[0] and said[0].endswith("fewest rounds: latency decides")
 
 
-def test_auto_goes_by_the_model_of_a_network(comm, monkeypatch, tuned):
+def test_auto_follows_the_model_of_a_network(comm, monkeypatch, tuned):
     """Go by the network that rank 0 names on all ranks, but by a table first, and by using() before both."""
     monkeypatch.setenv("MPICOLL_NETWORK", "infiniband" if comm.rank == 0 else "")
     monkeypatch.delenv("MPICOLL_TUNING", raising=False)
@@ -203,7 +203,7 @@ def test_auto_goes_by_the_model_of_a_network(comm, monkeypatch, tuned):
     ours.Free()
 
 
-def test_other_counts_each_time_go_by_the_model(comm, monkeypatch):
+def test_counts_that_change_follow_the_model(comm, monkeypatch):
     """The fast path's kinds of any counts end where the model's choice does."""
     monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
     ours = mpicoll.Comm(comm.Dup())

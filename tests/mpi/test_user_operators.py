@@ -98,7 +98,7 @@ def test_a_freed_operator_is_refused(ours):
         ours.Allreduce(np.ones(4), np.zeros(4), op)
 
 
-def test_the_datatype_is_the_callers_own(ours, comm):
+def test_the_function_gets_the_caller_s_datatype(ours, comm):
     """With its name and attributes, also where another was made alike, or was freed."""
     seen = []
 

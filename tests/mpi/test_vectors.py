@@ -38,7 +38,7 @@ def test_any_counts_at_any_place(comm, engine, collective, spec):
 
 @every_spec
 def test_tiny_chunks(comm, engine, collective, spec):
-    """Some ranks have many chunks and others none or one, and each has as many lanes as its own blocks need."""
+    """Some ranks have many chunks and others none or one; each has as many lanes as its own blocks need."""
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
         for how in HOW[1:]:
@@ -65,7 +65,7 @@ def test_parameters_of_algorithms(comm, engine, collective):
 @pytest.mark.unsampled(max_size=4)
 @each("window", [1, 2, 3, 4, 32])
 def test_ranks_have_lanes_of_their_own(comm, engine, window):
-    """Nobody but the root knows how many chunks the others have: 1, 3, 5, … and none."""
+    """Only the root knows how many chunks the others have: 1, 3, 5, … and none."""
     ours, p = mpicoll.Comm(comm), comm.size
     sizes = [0, *[2 * r - 1 for r in range(1, p)]]
     with Checks() as checks, ours.using(gatherv="linear", engine=engine, chunk_bytes=8, window=window):
@@ -81,7 +81,7 @@ def test_ranks_have_lanes_of_their_own(comm, engine, window):
 
 @each("collective", VECTOR)
 def test_many_bytes(comm, engine, collective):
-    """Beyond what an MPI sends at once: nobody may wait for another's turn."""
+    """MPI sends so many bytes by rendezvous only: ranks must not wait for each other in a circle."""
     ours, p, n = mpicoll.Comm(comm), comm.size, 30_000
     counts = {"many": lambda p, s, d: n + s + d}
     with pytest.MonkeyPatch.context() as patch, Checks() as checks:
@@ -93,7 +93,7 @@ def test_many_bytes(comm, engine, collective):
 
 
 def test_without_counts_elements_are_shared_out(comm):
-    """As mpi4py does: the first ranks get one more."""
+    """Ranks share the elements as in mpi4py: the first ones get one more."""
     ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
     share = [2 + (r < 1) for r in range(p)]
     forms = (lambda x: x, lambda x: [x, MPI.DOUBLE], lambda x: [x, None, None, "d"], lambda x: [x, (None, None)])
@@ -107,7 +107,7 @@ def test_without_counts_elements_are_shared_out(comm):
 
 
 def test_one_number_for_all(comm):
-    """One count for all ranks, and one displacement that is the stride."""
+    """One count is for all ranks, and one displacement is the stride."""
     ours, p = mpicoll.Comm(comm), comm.size
     for two, five in ((2, 5), (np.int32(2), np.array(5))):
         got = np.full(5 * p, -1.0)
@@ -137,12 +137,12 @@ def test_significant_only_at_the_root(comm):
 
 
 def test_alltoallw_of_many_types(comm, engine):
-    """Every pair of ranks has a type of its own, and every rank lays all of them into one struct of memory."""
+    """Each pair of ranks has its own type, and each rank has all blocks in one struct of memory."""
     ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
     kinds = [(MPI.DOUBLE, "d"), (MPI.INT, "i"), (MPI.CHAR, "S1"), (MPI.SHORT, "h")]
 
     def parts(of):
-        """(type, bytes, count, place) of each block."""
+        """Return (type, bytes, count, place) of each block."""
         found, at = [], 0
         for other in range(p):
             datatype, code = kinds[(rank + other) % 4]
@@ -169,7 +169,7 @@ def test_alltoallw_of_many_types(comm, engine):
 
 
 def test_alltoallw_of_subarrays(comm, engine):
-    """A matrix is transposed in blocks: no counts, no displacements, the types say it all."""
+    """A matrix is transposed in blocks by datatypes alone, without counts and displacements."""
     ours, p = mpicoll.Comm(comm), comm.size
     whole = np.arange(4.0 * p * p * p).reshape(2 * p, 2 * p * p)            # two rows of every rank
     mine = whole[:, 2 * p * comm.rank : 2 * p * (comm.rank + 1)].copy()     # this rank has its columns
@@ -199,8 +199,8 @@ def test_native_and_auto(ours, collective):
 
 
 @each("collective", VECTOR)
-def test_who_needs_no_counts_asks_for_none(comm, monkeypatch, collective):
-    """Auto takes what needs none; and asking is what the others do."""
+def test_only_algorithms_that_need_counts_exchange_them(comm, monkeypatch, collective):
+    """Auto chooses an algorithm that needs none."""
     ours, asked = mpicoll.Comm(comm), []
     asking = count_exchange.exchange_counts
     monkeypatch.setattr(count_exchange, "exchange_counts", lambda *given: asked.append(given) or asking(*given))
@@ -212,15 +212,15 @@ def test_who_needs_no_counts_asks_for_none(comm, monkeypatch, collective):
         assert len(asked) == needs, spec
 
 
-def test_the_plain_form_is_chosen_apart(ours, comm):
+def test_equal_blocks_have_a_choice_of_their_own(ours, comm):
     with ours.using(gather="binomial", gatherv="linear"), ours.trace() as records:
         ours.Gather(np.zeros(1), np.zeros(comm.size))
         ours.Gatherv(np.zeros(1), [np.zeros(comm.size), 1])
     assert [(r.collective, r.algorithm) for r in records] == [("gather", "binomial"), ("gatherv", "linear")]
 
 
-def test_ways_of_many_calls(comm, engine):
-    """Counts that change from call to call on one rank only, which others must not believe to know."""
+def test_counts_that_change_on_one_rank(comm, engine):
+    """The counts of one rank change from call to call, and the others must not use cached ones."""
     ours, p = mpicoll.Comm(comm), comm.size
     with ours.using(engine=engine, gatherv="binomial", alltoallv="bruck"):
         for i in range(40):
@@ -233,8 +233,8 @@ def test_ways_of_many_calls(comm, engine):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_beside_what_is_in_flight(comm, engine):
-    """Calls that ask for counts first, while others of ours are under way and end in any order."""
+def test_beside_operations_in_flight(comm, engine):
+    """Calls exchange counts while other operations are in flight and complete in any order."""
     ours, p = mpicoll.Comm(comm), comm.size
     totals = [np.zeros(5_000) for _ in range(4)]
     with ours.using(engine=engine, gatherv="binomial", scatterv="binomial", alltoallv="bruck"):
@@ -255,8 +255,8 @@ def test_beside_what_is_in_flight(comm, engine):
 
 @pytest.mark.mpi(min_size=2)
 @each("count", [3, 1])
-def test_what_does_not_fit_is_told_before_memory_is_written(comm, count):
-    """An algorithm that asks for counts knows better than to write past a block, or to leave a part of it."""
+def test_counts_that_differ_raise_before_memory_is_written(comm, count):
+    """An algorithm that exchanges counts raises instead of writing past a block, or only a part of it."""
     ours, p = mpicoll.Comm(comm), comm.size
     received, said = [2] * p, rf"sends {8 * count} bytes .* 16"
     with ours.using(alltoallv="bruck"), pytest.raises(mpicoll.errors.CountMismatch, match=said):
@@ -265,7 +265,7 @@ def test_what_does_not_fit_is_told_before_memory_is_written(comm, count):
 
 
 def test_the_same_blocks_in_other_memory(comm, engine):
-    """What was found right of blocks is not asked again; where the memory is, or too small, is."""
+    """Valid counts and displacements are cached. Each call checks that its memory is large enough and writable."""
     ours, p = mpicoll.Comm(comm), comm.size
     counts = [1 + i for i in range(p)]
     places = [sum(counts[:i]) for i in range(p)]
@@ -286,7 +286,7 @@ def test_the_same_blocks_in_other_memory(comm, engine):
     assert sys.getrefcount(got) == references
 
 
-def test_few_kinds_of_blocks_are_known(comm, monkeypatch):
+def test_the_cache_of_valid_vectors_is_limited(comm, monkeypatch):
     monkeypatch.setattr(parsed, "CACHE_LIMIT", 5)
     monkeypatch.setattr(parsed, "_valid_vectors", {})
     ours = mpicoll.Comm(comm)

@@ -26,12 +26,12 @@ N = 3   # elements of a block
 
 
 def uneven(p):
-    """Counts of p ranks, one of them 0 where there are more than two."""
+    """Return counts of p ranks, one of them 0 if there are more than two."""
     return [0 if r == 2 else N + r for r in range(p)]
 
 
-def are_served(ours, calls):
-    """Make calls of one kind, in memory of their own each; from the third on they go the fast path."""
+def check_fast_path(ours, calls):
+    """Make calls that have one key but memory of their own; the fast path serves them from the third on."""
     for turn, call in enumerate(calls):
         with ours.trace() as records:
             call.run(ours)
@@ -47,11 +47,11 @@ FORMS = [(name, form) for name in VECTOR for form in vectors.forms_for(name) if 
 
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
-def test_forms(ours, name, form):
-    """New lists and arrays in every call."""
+def test_vector_forms(ours, name, form):
+    """Each call has new lists and arrays."""
     placement = "packed" if form in vectors.PACKED_ONLY else "with gaps"
     case = vectors.VectorCase(name, "uneven", placement, ours.size - 1)
-    are_served(ours, [case.prepare(ours, vectors.forms_for(name)[form]) for _ in range(AGAIN + 2)])
+    check_fast_path(ours, [case.prepare(ours, vectors.forms_for(name)[form]) for _ in range(AGAIN + 2)])
 
 
 @pytest.mark.parametrize("types", [list, tuple])
@@ -93,11 +93,11 @@ SHORT = ("array", "type", "typecode", "count", "count and type", "count, displac
 @pytest.mark.parametrize("name", ["Allreduce", "Bcast"])
 def test_buffer_forms(ours, name, form):
     case = Case(name, root=ours.size - 1, form=BUFFER_FORMS[form])
-    are_served(ours, [case.prepare(ours) for _ in range(AGAIN + 2)])
+    check_fast_path(ours, [case.prepare(ours) for _ in range(AGAIN + 2)])
 
 
-def test_which_side_says_it(ours, comm):
-    """The same words on the other side are another kind of call."""
+def test_a_count_on_the_other_side_is_another_key(ours, comm):
+    """A count in the receive message is not taken for the same count in the send message."""
     send, receive = np.ones(2 * N), np.zeros(N)
     fill_fast_path(lambda: ours.Allreduce([send, N], receive), AGAIN)
     with pytest.raises(CountMismatch):
@@ -107,7 +107,7 @@ def test_which_side_says_it(ours, comm):
 
 @pytest.mark.parametrize("kind", ["list", "int64"])
 def test_counts_that_change(ours, comm, kind):
-    """The same object may say something else by the next call, and be wrong then."""
+    """The same list or array of counts may have other values, or wrong ones, in the next call."""
     p, rank = comm.size, comm.rank
     counts = np.full(p, 2) if kind == "int64" else [2] * p
     receive = np.zeros(4 * p)
@@ -140,7 +140,7 @@ def test_counts_that_change(ours, comm, kind):
 
 
 class Counts(list):
-    """A sequence that is no plain list."""
+    """A subclass of list."""
 
 
 LONG_WAY = {    # counts that are as right, and cannot be known without Python
@@ -158,7 +158,7 @@ LONG_WAY = {    # counts that are as right, and cannot be known without Python
 
 @pytest.mark.parametrize("kind", sorted(LONG_WAY))
 @pytest.mark.parametrize("n", [1, 2])
-def test_counts_of_other_kinds(ours, comm, kind, n):
+def test_counts_of_other_types(ours, comm, kind, n):
     p, rank = comm.size, comm.rank
     with ours.trace() as records:
         for _ in range(AGAIN + 1):
@@ -169,8 +169,8 @@ def test_counts_of_other_kinds(ours, comm, kind, n):
 
 
 @pytest.mark.parametrize("counts", [-1, 2**70, -(2**70), "d", None, [1], [[1]], 1.0, "objects"])
-def test_what_is_wrong_is_refused_after_what_was_right(ours, comm, counts):
-    """By the same error each time, with nothing of it left behind."""
+def test_wrong_counts_raise_after_right_ones(ours, comm, counts):
+    """Each wrong call raises the same error and leaves no state behind."""
     p = comm.size
     right = lambda: ours.Allgatherv(np.ones(1), [np.zeros(p), [1] * p])
     fill_fast_path(right, AGAIN)
@@ -191,8 +191,8 @@ def test_what_is_wrong_is_refused_after_what_was_right(ours, comm, counts):
     assert takes_fast_path(ours, right)
 
 
-def test_datatypes_of_ones_own(ours, comm):
-    """Only MPI's own are known by their objects: others by how they were made, since they may be freed."""
+def test_user_datatypes(ours, comm):
+    """MPI's own datatypes are identified by their objects, users' by their construction, since they may be freed."""
     p, seen = comm.size, set()
     for k in (2, 1, 2):
         several = MPI.DOUBLE.Create_contiguous(k).Commit()
@@ -210,7 +210,7 @@ def test_datatypes_of_ones_own(ours, comm):
 
 
 def test_typecodes_that_are_other_objects(ours, comm):
-    """A string is known by its address, and stays while it is."""
+    """The key has the address of a string, which is kept while the row is there."""
     for code in ("d", "i", "d"):
         for _ in range(AGAIN):
             code = "".join(["=", code])[1:]
@@ -223,8 +223,8 @@ def test_typecodes_that_are_other_objects(ours, comm):
     assert sys.getrefcount(code) == held + 1
 
 
-def test_blocks_over_one_another(ours, comm):
-    """Arrays that share memory are looked at in Python each time: blocks may lie in each other's gaps."""
+def test_blocks_that_overlap(ours, comm):
+    """Arrays that share memory are checked in Python each time: blocks may lie in each other's gaps."""
     p = comm.size
     whole = np.zeros(4 * p)
     call = lambda: ours.Alltoallv([whole, [1] * p, [4 * r for r in range(p)], MPI.DOUBLE],
@@ -256,8 +256,8 @@ def test_in_place(ours, comm, in_place):
     assert rank == 0 or receive.tolist() == [2.0 * rank, 2.0 * rank + 1]
 
 
-def test_details_have_room_of_a_certain_size(ours, comm):
-    """What does not fit goes the slow path, and nothing is written behind it."""
+def test_details_longer_than_their_array(ours, comm):
+    """A call whose details do not fit takes the slow path, and memory behind the array is not written."""
     p = comm.size
     fast_path = ours._state.fast_path
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), np.full(p, 2)])
@@ -275,7 +275,7 @@ def test_details_have_room_of_a_certain_size(ours, comm):
 
 
 def test_long_lists(ours, comm):
-    """A list of datatypes for more ranks than there are is refused, however long."""
+    """A list of datatypes for more ranks than the communicator has is refused, whatever its length."""
     p = comm.size
     with pytest.raises(MpicollError):
         ours.Alltoallw([np.ones(p), ([1] * p, [8] * p), [MPI.DOUBLE] * 100_000],
@@ -285,7 +285,7 @@ def test_long_lists(ours, comm):
 
 
 @pytest.mark.parametrize("column", range(4))
-def test_details_of_another_kind_are_not_taken(ours, comm, column):
+def test_details_of_another_key_are_not_used(ours, comm, column):
     p = comm.size
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), [2] * p])
     fill_fast_path(call, AGAIN)
@@ -295,8 +295,8 @@ def test_details_of_another_kind_are_not_taken(ours, comm, column):
     assert takes_fast_path(ours, call)
 
 
-def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
-    """One of them goes."""
+def test_details_of_another_key_in_each_row_of_a_key(ours, comm):
+    """One of the cached calls is removed."""
     p, fast_path = comm.size, ours._state.fast_path
 
     def call(shift):
@@ -315,7 +315,7 @@ def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
 
 @pytest.fixture
 def switch_interval():
-    """Sets for how long a thread runs before another may, unless it waits. Seconds."""
+    """Set the seconds for which a thread runs before another may, unless it waits."""
     before = sys.getswitchinterval()
     yield sys.setswitchinterval
     sys.setswitchinterval(before)
@@ -324,8 +324,8 @@ def switch_interval():
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("after", [0.002, 0.05])     # seconds: within the function, and when it has given up waiting
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
-def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_interval):
-    """The array stays until the call is over, whoever empties the list."""
+def test_a_list_that_another_thread_clears(ours, comm, form, after, switch_interval):
+    """The call keeps the array of a list until it completes."""
     p, n = comm.size, 1 << 16
     mine = np.full(n, comm.rank + 1.0)
 
@@ -368,8 +368,8 @@ def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_i
 
 
 @pytest.mark.parametrize("field", ["TYPE", "DATA", "NDIM", "DIMENSIONS", "DTYPE", "FLAGS"])
-def test_layout_is_looked_at(monkeypatch, field):
-    """Where objects are laid out otherwise the fast path is closed, with the reason, and nothing wrong is followed."""
+def test_layouts_are_checked(monkeypatch, field):
+    """If an object's layout is another than expected, the fast path is closed and gives the reason."""
     assert signature.check_layouts() is None
     where = getattr(signature, field)
     others = [at for at in range(0, 80, 4) if at != where]

@@ -20,7 +20,7 @@ SIDED = {"both": (True, True), "send": (True, False), "receive": (False, True)}
 
 
 class Block(NamedTuple):
-    """What goes to, or comes from, one rank, or along one edge: `count` elements from `at` bytes on."""
+    """The block of one rank or of one edge: `count` elements from `at` bytes on."""
 
     peer: Any
     at: int
@@ -66,7 +66,7 @@ class Side:
                 self.area.put(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
 
     def expect(self, data: Callable[[Any], np.ndarray]) -> None:
-        """What must have come from each peer."""
+        """Expect each peer's block."""
         for block in self.blocks:
             if block.peer is not None:
                 self.area.expect(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
@@ -143,7 +143,7 @@ class Moving:
         return kinds.moved(self.call.type, n, source, destination, salt)
 
     def wrong(self) -> str:
-        """What is not as it must be."""
+        """Return how memory differs from what it must hold; empty if it does not."""
         sides = {"the send buffer": self.send, "the result": self.receive}
         return "; ".join(f"{name}: {said}" for name, side in sides.items() if side and (said := side.area.wrong()))
 
@@ -218,11 +218,11 @@ class Reducing:
 
     @property
     def nothing_said(self) -> bool:
-        """Whether MPI says nothing of the result, where mpicoll lets it be."""
+        """Return whether MPI leaves the result undefined, which mpicoll leaves as it is."""
         return self.call.method == "Exscan" and self.rank == 0
 
     def wrong(self) -> str:
-        """What is not as it must be."""
+        """Return how memory differs from what it must hold; empty if it does not."""
         sides = {"the send buffer": self.send, "the result": self.receive}
         return "; ".join(f"{name}: {said}" for name, area in sides.items() if area and (said := area.wrong()))
 

@@ -1,4 +1,4 @@
-"""What the MPIs' own collectives do wrong: calls that are not given to them, so that what is found is ours."""
+"""Defects of the MPIs' own collectives: calls that programs do not give to them, so that each failure is ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def vendor() -> str:
 
 
 def known(call: Call, p: int, threads: int) -> bool:
-    """Whether this MPI's own collective cannot be trusted with a call of this kind on p ranks, in so many threads."""
+    """Return whether this MPI's own collective is wrong about such a call on p ranks, in so many threads."""
     derived = call.layout != "plain"
     if threads > 1 and asks_for_counts(call):
         return True
@@ -59,7 +59,7 @@ def _known_of_intel(call: Call, p: int, threads: int) -> bool:
 
 
 def asks_for_counts(call: Call) -> bool:
-    """Whether mpi4py asks the other ranks for counts, which it does with Python's lock held.
+    """Return whether mpi4py asks the other ranks for counts, which it does with Python's lock held.
 
     Where several threads do, each rank may wait in another one, for a thread that waits for that lock.
     """
@@ -67,11 +67,11 @@ def asks_for_counts(call: Call) -> bool:
 
 
 def _is_padded(name: str) -> bool:
-    """Whether elements of a predefined datatype are further apart than they are long."""
+    """Return whether elements of a predefined datatype are further apart than they are long."""
     datatype = getattr(MPI, name)
     return bool(datatype.Get_size() != datatype.Get_extent()[1])
 
 
 def of_testall() -> bool:
-    """Whether Testall fails on persistent collectives of the MPI's own, when they are not complete or when they are."""
+    """Return whether Testall fails on the MPI's own persistent collectives, whether they are complete or not."""
     return vendor() in ("MPICH", "Intel MPI")

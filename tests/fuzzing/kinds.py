@@ -33,12 +33,12 @@ def takes(name: str, method: str) -> tuple[str, ...]:
 
 
 def commutes(op: str) -> bool:
-    """Whether operands may change places."""
+    """Return whether operands may change places."""
     return USER[op][1] if op in USER else True
 
 
 def served(name: str) -> bool:
-    """Whether there are kernels, without which a reduction is the MPI's own."""
+    """Return whether there are kernels, without which a reduction is the MPI's own."""
     return name != "LONG_DOUBLE"
 
 
@@ -92,13 +92,13 @@ def significant(name: str) -> np.ndarray:
 
 
 def moved(name: str, n: int, source: int, destination: int, salt: int) -> np.ndarray:
-    """What one rank sends another: arbitrary bytes."""
+    """Return the arbitrary bytes that one rank sends another."""
     data = np.frombuffer(np.random.default_rng((salt, source, destination)).bytes(n * DTYPES[name].itemsize), np.uint8)
     return data & 1 if name == "C_BOOL" else data
 
 
 def contributed(name: str, op: str, n: int, rank: int, salt: int) -> np.ndarray:
-    """What a rank contributes to a reduction: numbers that combine exactly in any order."""
+    """Return the numbers that a rank contributes to a reduction, which combine exactly in any order."""
     rank += 5 * salt
     if name == "MATRIX":
         return ops.matrices(n, rank).astype(np.int64)

@@ -90,22 +90,22 @@ class Call(Short):
 
     @property
     def reduces(self) -> bool:
-        """Whether it has an operator."""
+        """Return whether the call has an operator."""
         return meaning(self.method).reduces
 
     @property
     def rooted(self) -> bool:
-        """Whether it has a root."""
+        """Return whether the call has a root."""
         return meaning(self.method).rooted
 
     @property
     def starts(self) -> bool:
-        """Whether starting it needs no other rank."""
+        """Return whether the call can be started without another rank."""
         return self.form == PERSISTENT or (self.form == NONBLOCKING and self.has_recvcounts)
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What using() is given."""
+        """Return the arguments of using()."""
         given = {"chunk_bytes": self.chunk_bytes, "window": self.window, "engine": self.engine,
                  self.collective: None if self.algorithm == "auto" else self.algorithm}
         return {name: value for name, value in given.items() if value is not None}
@@ -159,7 +159,7 @@ class Program(Short):
 
     @property
     def times(self) -> int:
-        """How often a rank makes each call."""
+        """Return how often a rank makes each call."""
         return self.rounds * self.threads
 
     def tally(self) -> Counter[tuple[str, str, str]]:
@@ -198,5 +198,5 @@ def _without_one(values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def programs_of(size: int, quick: bool = False) -> int:
-    """How many programs a test run plays on so many ranks: fewer where they share the cores."""
+    """Return the number of programs that a test run plays on so many ranks: fewer where they share the cores."""
     return 110 if size <= 2 and not quick else 45

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases, collectives, forms, ops, vectors
+from support import cases, collectives, differing_buffers, ops, vectors
 from support.calls import collective_calls
 from support.calls import works as all_works
 from support.in_form import FORMS, in_form
@@ -189,10 +189,10 @@ def test_two_ranks_wrong_in_different_ways(checked):
     works(checked)
 
 
-@each("name", forms.FORMS)
+@each("name", differing_buffers.CALLS)
 def test_what_is_right_passes(comm, checked, name):
     """Different layouts of one type signature too."""
-    assert np.array_equal(np.array(forms.FORMS[name](checked)), forms.wanted(name, comm))
+    assert np.array_equal(np.array(differing_buffers.CALLS[name](checked)), differing_buffers.expected(name, comm))
 
 
 @each("form", FORMS)

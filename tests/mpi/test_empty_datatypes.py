@@ -124,7 +124,7 @@ def every_call(
 ) -> None:
     """Run each on these kinds, in no memory or in a little, which must be as it was afterwards."""
     for i, kind in enumerate(kinds):
-        with types.made(EMPTY[kind]) as datatype:
+        with types.committed(EMPTY[kind]) as datatype:
             n = 2 * (i % 2)
             send, recv = np.arange(float(n)), -np.arange(float(n)) - 1
             for name, arguments in calls(comm, datatype, op, send, recv).items():
@@ -186,7 +186,7 @@ def test_between_blocks_of_data(comm, form, engine, kinds):
     first = [100 * r + 3 * len([q for q in range(rank) if (q + r) % 2]) for r in partners]
     want = np.array([[x, -1, x + 2] for x in first]).ravel()
     for kind in kinds:
-        with types.made(EMPTY[kind]) as empty, types.made(COLUMN) as column, said(kind):
+        with types.committed(EMPTY[kind]) as empty, types.committed(COLUMN) as column, said(kind):
             each_its = [column if r in partners else empty for r in range(p)]
             for one, engines in ((comm, {}), (ours, {"engine": engine})):
                 got = np.full(send.size, -1.0)
@@ -199,7 +199,7 @@ def test_between_blocks_of_data(comm, form, engine, kinds):
 def test_facts(kind):
     """In a struct with data the packing is ours; alone there is nothing to pack, wherever it is said to be."""
     memory = np.arange(3.0)
-    with types.made(("STRUCT", [EMPTY[kind], COLUMN], {"blocklengths": [2, 1], "displacements": [500, 0]})) as mixed:
+    with types.committed(("STRUCT", [EMPTY[kind], COLUMN], {"blocklengths": [2, 1], "displacements": [500, 0]})) as mixed:
         known = datatypes.facts(mixed)
         assert known.runs is not None and known.runs.nbytes == 16
         packed = packing.packer(known)
@@ -207,14 +207,14 @@ def test_facts(kind):
         into = np.zeros(2)
         packed.pack(into.ctypes.data, memory.ctypes.data, 1)
         assert into.tolist() == [0, 2]
-    with types.made(EMPTY[kind]) as empty:
+    with types.committed(EMPTY[kind]) as empty:
         assert datatypes.facts(empty).span(3, 8) == (0, 0)
         assert parse.parse_buffer([memory, 3, empty]).pack().size == 0
         assert vector.parse_typed_vector([memory, [2], [8000], [empty]], True, 1).pack().size == 0
 
 
 def test_data_beside_nothing_keeps_its_bounds():
-    with types.made(WIDE) as empty, types.made(COLUMN) as column:
+    with types.committed(WIDE) as empty, types.committed(COLUMN) as column:
         for place in (-8, 8):
             with pytest.raises(BufferTooSmallError):
                 vector.parse_typed_vector([np.zeros(3), [1, 1], [10_000, place], [empty, column]], True, 2)

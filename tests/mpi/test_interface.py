@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import buffer_forms, forms, vectors
+from support import buffer_forms, differing_buffers, vectors
 from support.cases import Case, Checks
 from support.collectives import ENGINES, EQUAL_METHODS, VECTOR, has_in_place, meaning
 from support.in_form import FORMS, in_form
@@ -61,14 +61,14 @@ def collective_methods():
 
 
 def test_every_collective_is_ours():
-    """One that a later mpi4py adds is noticed here."""
+    """A collective that a later mpi4py adds fails here."""
     missing = [name for name in collective_methods() if getattr(mpicoll.Comm, name) is getattr(MPI.Intracomm, name)]
     assert not missing
     assert sorted(method.spelled(form) for method in METHODS.values() for form in FORMS) == sorted(collective_methods())
 
 
 def test_signatures():
-    """Of all that is overridden: the same parameters in the same order, with the same defaults."""
+    """Overridden methods have the same parameters in the same order, with the same defaults."""
     public = [name for name in dir(MPI.Intracomm) if not name.startswith("_")]
     overridden = [name for name in public if getattr(mpicoll.Comm, name) != getattr(MPI.Intracomm, name)]
     assert set(collective_methods()) < set(overridden)
@@ -97,7 +97,7 @@ def check(checks, comm, call, *context):
 
 @each_form
 def test_every_form_of_a_buffer(some, whose, form):
-    """Of no elements and of some; in place too, except for persistent calls on memory that cannot be restored."""
+    """Calls have no elements or some, and may be in place, except persistent ones on memory that is not restored."""
     with Checks() as checks:
         for name in filter(lambda name: sound(whose, form, name), ["Barrier", *EQUAL_METHODS]):
             for (words, buffer), n in product(buffer_forms.forms_for(name), (3, 0)):
@@ -123,7 +123,7 @@ def test_every_form_of_a_buffer_with_counts(some, whose, form):
 
 @each_form
 def test_every_dtype(some, whose, form):
-    """Of which mpi4py finds the datatype itself."""
+    """mpi4py finds the datatypes of these dtypes itself."""
     with Checks() as checks:
         for dtype, name in product("?bhilqBHILQefdgFDG", ("Bcast", "Allgather", "Alltoall", "Allreduce", "Scan")):
             if sound(whose, form, name) and not (meaning(name).reduces and dtype in "eG"):
@@ -132,7 +132,7 @@ def test_every_dtype(some, whose, form):
 
 @each_form
 def test_keywords(some, whose, form):
-    """By mpi4py's names, in any order."""
+    """Arguments may have mpi4py's names, in any order."""
     with Checks() as checks:
         for name in ("Barrier", *EQUAL_METHODS):
             if sound(whose, form, name):
@@ -142,17 +142,31 @@ def test_keywords(some, whose, form):
                 checks.call(call)
 
 
-# -- more buffers, known by what MPI's own makes of them
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "Barrier"])
+def test_a_wrong_element_is_a_difference(ours, name):
+    """In the result, a guard zone, a gap between blocks, or the send buffer."""
+    call = vectors.prepare(name, ours)
+    call.run(ours)
+    assert not call.difference
+    for memory in (call.received, call.sent):
+        for i in range(0 if memory is None else len(memory)):
+            memory[i] += 1
+            assert call.difference
+            memory[i] -= 1
+    assert not call.difference
+
+
+# -- more buffers, compared with what MPI's own methods receive
 
 
 @each_form
 def test_buffers_that_differ_between_ranks(comm, engine, form):
-    """Like MPI's own, whatever the chunks."""
+    """Ours receives what MPI's own does, whatever the chunks."""
     ours = in_form(mpicoll.Comm, form)(comm)
     with Checks() as checks:
-        for name, make in forms.FORMS.items():
-            want = forms.wanted(name, comm)
+        for name, call in differing_buffers.CALLS.items():
+            expected = differing_buffers.expected(name, comm)
             for how in ({}, {"chunk_bytes": 16, "window": 2} if name != "large vector" else {}):
                 with ours.using(engine=engine, **how), ours.trace() as records:
-                    checks.equal(np.array(make(ours)), want, name, how)
+                    checks.equal(np.array(call(ours)), expected, name, how)
                 checks.that(records and all((r.engine, r.form) == (engine, form) for r in records), name, records)

@@ -154,20 +154,20 @@ def expected(case: Case, p: int, rank: int) -> np.ndarray:
 
 
 class Checks:
-    """Collects what is wrong, so that no rank leaves the others alone in the middle of a test."""
+    """Failures of a test, raised together at its end, so that no rank leaves the others in the middle of it."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
 
-    def that(self, fine: Any, *said: object) -> None:
-        """Note what is said unless it is fine."""
-        if not fine:
-            self.wrong.append(" ".join(map(str, said)))
+    def that(self, holds: Any, *context: object) -> None:
+        """Note a failure unless a condition holds."""
+        if not holds:
+            self.wrong.append(" ".join(map(str, context)))
 
-    def equal(self, got: Any, expected: Any, *said: object) -> None:
+    def equal(self, got: Any, expected: Any, *context: object) -> None:
         """Note a difference, bit for bit but for the sign of zero."""
         same = np.array_equal(got, expected) if isinstance(expected, np.ndarray) else got == expected
-        self.that(same, *said, f": got {got}, expected {expected}")
+        self.that(same, *context, f": got {got}, expected {expected}")
 
     def call(self, prepared: PreparedCall, *context: object) -> None:
         """Note how the memory of a call that was made differs from what it must hold."""

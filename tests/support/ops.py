@@ -48,7 +48,7 @@ EVERY_TYPE = [(group, name) for group, names in TYPES.items() for name in names]
 
 
 def present(name: str) -> bool:
-    """Whether this MPI has a datatype; without a Fortran compiler some are missing."""
+    """Return whether this MPI has a datatype; without a Fortran compiler some are missing."""
     datatype = getattr(MPI, name, None)
     return datatype is not None and datatype != MPI.DATATYPE_NULL and datatype.Get_size() > 0
 
@@ -70,10 +70,10 @@ def values(n: int, rank: int, dtype: Any, op: str = "SUM") -> np.ndarray:
 
 def pairs(n: int, rank: int, dtype: Any) -> np.ndarray:
     """MPI's pairs, with equal values on several ranks."""
-    made = np.zeros(n, np.dtype([("value", dtype), ("index", "i")], align=True))
-    made["value"] = (np.arange(n) + rank * 3) % 4 - 1
-    made["index"] = (rank * 5 + np.arange(n)) % 7
-    return made
+    elements = np.zeros(n, np.dtype([("value", dtype), ("index", "i")], align=True))
+    elements["value"] = (np.arange(n) + rank * 3) % 4 - 1
+    elements["index"] = (rank * 5 + np.arange(n)) % 7
+    return elements
 
 
 def maker(group: str, name: str, op: str) -> Any:

@@ -68,7 +68,7 @@ class PreparedCall:
 
     @property
     def difference(self) -> str:
-        """How memory differs from what it must hold; empty if it does not."""
+        """Return how memory differs from what it must hold; empty if it does not."""
         if self.received is not None:
             expected = self.expected.copy()
             expected[self.undefined] = self.received[self.undefined]

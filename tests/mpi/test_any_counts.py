@@ -87,7 +87,7 @@ def test_the_algorithm_follows_the_bytes(comm, collective, first):
 
 FORMS_SERVED = (
     *("array", "two dimensions", "type", "typecode", "type and no count", "count", "count and type"),
-    *("count and displacement", "count, displacement, type", "fast_and_slow in a list", "bytes of doubles", "four"),
+    *("count and displacement", "count, displacement, type", "both in a list", "bytes of doubles", "four"),
 )
 
 
@@ -255,12 +255,12 @@ def test_operators_and_types_are_part_of_the_key(ours, comm):
                     continue
                 ours.Allreduce(send, received, op)
                 assert (received == want).all()
-            fast_and_slow = send.copy()
-            ours.Allreduce(MPI.IN_PLACE, fast_and_slow)
-            assert (fast_and_slow == p * (p + 1) // 2).all()
-            fast_and_slow = send.copy()
-            ours.Allreduce(fast_and_slow, fast_and_slow)
-            assert (fast_and_slow == p * (p + 1) // 2).all()
+            array = send.copy()
+            ours.Allreduce(MPI.IN_PLACE, array)
+            assert (array == p * (p + 1) // 2).all()
+            array = send.copy()
+            ours.Allreduce(array, array)
+            assert (array == p * (p + 1) // 2).all()
 
 
 def test_memory_stays_flat(ours):

@@ -199,7 +199,8 @@ def test_between_blocks_of_data(comm, form, engine, kinds):
 def test_facts(kind):
     """In a struct with data the packing is ours; alone there is nothing to pack, wherever it is said to be."""
     memory = np.arange(3.0)
-    with types.committed(("STRUCT", [EMPTY[kind], COLUMN], {"blocklengths": [2, 1], "displacements": [500, 0]})) as mixed:
+    struct = ("STRUCT", [EMPTY[kind], COLUMN], {"blocklengths": [2, 1], "displacements": [500, 0]})
+    with types.committed(struct) as mixed:
         known = datatypes.facts(mixed)
         assert known.runs is not None and known.runs.nbytes == 16
         packed = packing.packer(known)

@@ -316,7 +316,7 @@ MUTATIONS = [
         "mpicoll/runtime/scratch.py",
         "self._fast_path.reclaim_scratch(in_use)",
         "self._fast_path.reclaim_scratch(True)",
-        "mpi/test_direct.py",
+        "mpi/test_fast_path.py",
     ),
     # dispatch
     Mutation(
@@ -375,13 +375,13 @@ MUTATIONS = [
         "mpicoll/fastpath/entry.py",
         "if from_ < to + row[RECV_BYTES] and to < from_ + row[SEND_BYTES]:",
         "if from_ < to and to < from_:",
-        "mpi/test_direct.py",
+        "mpi/test_fast_path.py",
     ),
     Mutation(
         "mpicoll/fastpath/entry.py",
         "            if details[i] != kept[i] and (any_counts == 0 or",
         "            if details[i] != kept[i] and (False and any_counts == 0 or",
-        "mpi/test_direct_messages.py",
+        "mpi/test_fast_path_messages.py",
     ),
     *(
         Mutation(f"mpicoll/fastpath/{name}.py", before, after, "mpi/test_any_counts.py")
@@ -419,7 +419,7 @@ MUTATIONS = [
             ("buffers/operators", "            elif dst != a:", "            elif True:", "user_operators"),
         )
     ),
-    Mutation("mpicoll/fastpath/signature.py", "& WRITEABLE == 0:", "& 0 != 0:", "mpi/test_direct.py"),
+    Mutation("mpicoll/fastpath/signature.py", "& WRITEABLE == 0:", "& 0 != 0:", "mpi/test_fast_path.py"),
     Mutation(
         "mpicoll/fastpath/compiled_path.py",
         "if call.arguments and call.arguments.shared_buffer is not None and not",
@@ -436,14 +436,14 @@ MUTATIONS = [
         "mpicoll/fastpath/start.py",
         "        self.context[field.OPEN] = False\n",
         "        pass\n",
-        "mpi/test_direct.py",
+        "mpi/test_fast_path.py",
     ),
     # comm
     Mutation(
         "mpicoll/comm/persistent.py",
         "if self.in_flight is not None and self.in_flight.was_aborted:",
         "if False:",
-        "mpi/test_direct.py",
+        "mpi/test_fast_path.py",
     ),
     Mutation("mpicoll/comm/persistent.py", "= [self.slot.free, lambda", "= [lambda", "mpi/test_requests.py"),
     Mutation(

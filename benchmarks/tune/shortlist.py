@@ -12,7 +12,7 @@ from mpicoll.cost.network import Network
 from mpicoll.schedules.collectives import base_collective
 from mpicoll.schedules.grouping import Partition
 from mpicoll.schedules.ir import Strands
-from mpicoll.schedules.registry import find
+from mpicoll.schedules.registry import parse_spec
 from mpicoll.schedules.schedule import schedule
 from mpicoll.selection.modelled import OWN, costs
 
@@ -85,4 +85,4 @@ def _programs(collective: str, algorithm: str, p: int, nodes: Partition) -> tupl
 
 
 def _is_own(collective: str, algorithm: str) -> bool:
-    return find(base_collective(collective), algorithm).body.__module__.startswith(OWN)
+    return parse_spec(base_collective(collective), algorithm)[0].body.__module__.startswith(OWN)

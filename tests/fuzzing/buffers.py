@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-from support.vectors import packed, strewn
+from support import ops
+from support.vectors import packed, with_gaps
 
 from . import kinds
 from .memory import Area
@@ -19,7 +20,7 @@ SIDED = {"both": (True, True), "send": (True, False), "receive": (False, True)}
 
 
 class Block(NamedTuple):
-    """What goes to, or comes from, one rank, or along one edge: `count` elements from `at` bytes on."""
+    """The block of one rank or of one edge: `count` elements from `at` bytes on."""
 
     peer: Any
     at: int
@@ -36,7 +37,7 @@ class Side:
         size = kinds.DTYPES[call.type].itemsize
         widths = [kinds.LAYOUTS[lies].width for _, _, lies in each]
         with_counts = wide and call.method in WITH_COUNTS
-        order = strewn if call.strewn and with_counts else packed
+        order = with_gaps if call.with_gaps and with_counts else packed
         if call.method in TYPED:
             at = order([n * width for (_, n, _), width in zip(each, widths)])
             self.displacements = [x * size for x in at]
@@ -65,7 +66,7 @@ class Side:
                 self.area.put(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
 
     def expect(self, data: Callable[[Any], np.ndarray]) -> None:
-        """What must have come from each peer."""
+        """Expect each peer's block."""
         for block in self.blocks:
             if block.peer is not None:
                 self.area.expect(block.at, kinds.LAYOUTS[block.layout], data(block.peer))
@@ -142,7 +143,7 @@ class Moving:
         return kinds.moved(self.call.type, n, source, destination, salt)
 
     def wrong(self) -> str:
-        """What is not as it must be."""
+        """Return how memory differs from what it must hold; empty if it does not."""
         sides = {"the send buffer": self.send, "the result": self.receive}
         return "; ".join(f"{name}: {said}" for name, side in sides.items() if side and (said := side.area.wrong()))
 
@@ -189,8 +190,8 @@ class Reducing:
         send = MPI.IN_PLACE if self.send is None else [self.send.view, total, datatype]
         count = total if self.in_place else self.own
         receive = None if self.receive is None else [self.receive.view, count, datatype]
-        told = {True: [self.shares], False: [None]}[self.call.told] if self.call.method == "Reduce_scatter" else []
-        return [send, receive, *told, kinds.operator(self.call.op)]
+        counts = [self.shares if self.call.has_recvcounts else None] * (self.call.method == "Reduce_scatter")
+        return [send, receive, *counts, ops.operator(self.call.op)]
 
     def load(self, salt: int) -> None:
         """Fill the memory."""
@@ -208,7 +209,7 @@ class Reducing:
             self.receive.ignore()
         parts = parts[: {"Scan": self.rank + 1, "Exscan": self.rank}.get(call.method, self.p)]
         if parts:
-            result = np.ascontiguousarray(kinds.combined(call.op, parts, self.p))
+            result = np.ascontiguousarray(ops.combined(call.op, parts))
             if call.method in PARTS:
                 numbers = len(result) // max(1, total)          # four to an element of MATRIX
                 first = sum(self.shares[: self.rank])
@@ -217,11 +218,11 @@ class Reducing:
 
     @property
     def nothing_said(self) -> bool:
-        """Whether MPI says nothing of the result, where mpicoll lets it be."""
+        """Return whether MPI leaves the result undefined, which mpicoll leaves as it is."""
         return self.call.method == "Exscan" and self.rank == 0
 
     def wrong(self) -> str:
-        """What is not as it must be."""
+        """Return how memory differs from what it must hold; empty if it does not."""
         sides = {"the send buffer": self.send, "the result": self.receive}
         return "; ".join(f"{name}: {said}" for name, area in sides.items() if area and (said := area.wrong()))
 

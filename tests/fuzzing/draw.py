@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from mpi4py import MPI
-from support.cases import drawn, spelled
+from support.collectives import nested, spec_of
 
 from mpicoll.engines import selftest
 from mpicoll.errors import MpicollError
@@ -66,11 +66,11 @@ def calls(draw: Any, comms: tuple[tuple[int, ...], ...], threads: int) -> Call:
         several = st.lists(sizes, min_size=1, max_size=p + 1) if method in WITH_COUNTS else st.lists(
             sizes, min_size=1, max_size=1)
         given["counts"] = tuple(draw(several))
-        given["strewn"] = method in WITH_COUNTS and method != "Reduce_scatter" and draw(st.booleans())
+        given["with_gaps"] = method in WITH_COUNTS and method != "Reduce_scatter" and draw(st.booleans())
     if bare.rooted:
         given["root"] = draw(st.integers(0, p - 1))
     if method == "Reduce_scatter" and not given["in_place"]:
-        given["told"] = draw(st.sampled_from([True, True, False]))
+        given["has_recvcounts"] = draw(st.sampled_from([True, True, False]))
     if method != "Barrier":
         given |= draw(pieces(given, method))
     given["engine"] = draw(st.sampled_from(engines()))
@@ -153,7 +153,7 @@ def specs(collective: str, p: int, ordered: bool, graph: str) -> tuple[tuple[str
             continue
         names.append(entry.name)
         rows = [] if graph else [row for grid in entry.grid for row in grid.rows(p)]
-        made = [spelled(entry.name, row) for row in (*rows[:: max(1, len(rows) // 8)], *drawn(entry, p, 6)) if row]
+        made = [spec_of(entry.name, row) for row in (*rows[:: max(1, len(rows) // 8)], *nested(entry, p, 6)) if row]
         variants += dict.fromkeys(made)
     able = lambda spec: _serves(collective, spec, p, ordered, {"graph": graphs.graph(graph, p)} if graph else {})
     return tuple(filter(able, names)), tuple(filter(able, variants))

@@ -33,7 +33,7 @@ Listener = Callable[[Program, bool], None]      # (program, whether it is over)
 
 @dataclass
 class Outcome:
-    """What came of drawn programs: how many were played, and the least one that failed, with what went wrong.
+    """The outcome of drawn programs: how many were played, and the least one that failed, with its errors.
 
     threaded: how many of them in several threads.
     """
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def play(program: Program, world: MPI.Intracomm, patience: float = PATIENCE) -> list[str]:
-    """What went wrong with a program, on all ranks, each line with its rank, and its thread if any. Collective.
+    """Return the errors of a program on all ranks, each line with its rank, and its thread if any. Collective.
 
     A program that takes more than `patience` seconds, or a thread that breaks off, aborts the run. Where ranks share
     cores, it may take longer by as much.
@@ -101,7 +101,7 @@ def _aborting(program: Program, rank: int, players: Sequence[Player]) -> Iterato
 
 
 def _wrong(players: Sequence[Player]) -> list[str]:
-    """What went wrong in each thread of this rank."""
+    """Return the errors of each thread of this rank."""
     return [player.label + line for player in players for line in player.wrong]
 
 
@@ -190,7 +190,7 @@ def _lead(world: MPI.Intracomm, seed: int, number: int, listen: Listener, patien
 
 
 def _simplify(outcome: Outcome, attempt: Callable[[Program], list[str]]) -> None:
-    """What hypothesis left, without whatever else can go: it sees choices and knows nothing of programs."""
+    """Leave out of hypothesis' least program all that can go: it sees choices and knows nothing of programs."""
     tried: set[Program] = set()
     while True:
         assert outcome.program is not None

@@ -1,4 +1,4 @@
-"""What the MPIs' own collectives do wrong: calls that are not given to them, so that what is found is ours."""
+"""Defects of the MPIs' own collectives: calls that programs do not give to them, so that each failure is ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def vendor() -> str:
 
 
 def known(call: Call, p: int, threads: int) -> bool:
-    """Whether this MPI's own collective cannot be trusted with a call of this kind on p ranks, in so many threads."""
+    """Return whether this MPI's own collective is wrong about such a call on p ranks, in so many threads."""
     derived = call.layout != "plain"
     if threads > 1 and asks_for_counts(call):
         return True
@@ -30,7 +30,7 @@ def known(call: Call, p: int, threads: int) -> bool:
     if vendor() == "MPICH" and call.method == "Gather" and p > 3 and _is_padded(call.type):
         return True     # "Invalid datatype" in its tree, from 8 KiB on
     if vendor() == "Open MPI":
-        if call.method == "Alltoallw" and p == 1 and call.strewn:           # takes displacements in extents
+        if call.method == "Alltoallw" and p == 1 and call.with_gaps:           # takes displacements in extents
             return True
         return derived and call.method in ("Gather", "Allgather")           # Gather: on 7 and 8 ranks
     return vendor() == "Intel MPI" and _known_of_intel(call, p, threads)
@@ -59,19 +59,19 @@ def _known_of_intel(call: Call, p: int, threads: int) -> bool:
 
 
 def asks_for_counts(call: Call) -> bool:
-    """Whether mpi4py asks the other ranks for counts, which it does with Python's lock held.
+    """Return whether mpi4py asks the other ranks for counts, which it does with Python's lock held.
 
     Where several threads do, each rank may wait in another one, for a thread that waits for that lock.
     """
-    return call.method == "Reduce_scatter" and not call.told
+    return call.method == "Reduce_scatter" and not call.has_recvcounts
 
 
 def _is_padded(name: str) -> bool:
-    """Whether elements of a predefined datatype are further apart than they are long."""
+    """Return whether elements of a predefined datatype are further apart than they are long."""
     datatype = getattr(MPI, name)
     return bool(datatype.Get_size() != datatype.Get_extent()[1])
 
 
 def of_testall() -> bool:
-    """Whether Testall fails on persistent collectives of the MPI's own, when they are not complete or when they are."""
+    """Return whether Testall fails on the MPI's own persistent collectives, whether they are complete or not."""
     return vendor() in ("MPICH", "Intel MPI")

@@ -42,5 +42,5 @@ def graph(name: str, p: int) -> Graph:
 
 
 def names_twice(name: str, p: int) -> bool:
-    """Whether a rank of a grid has another one as the neighbour before and behind."""
+    """Return whether a rank of a grid has another one as the neighbour before and behind."""
     return name in ("ring", "grid") and any(n < 3 and around for n, around in zip(dims(name, p), PERIODS[name]))

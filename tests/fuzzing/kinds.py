@@ -1,18 +1,16 @@
-"""Datatypes, how elements lie in memory, and operators; what a rank contributes, and what comes of it in NumPy."""
+"""Datatypes, how elements lie in memory, and operators; and what a rank contributes."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce, wraps
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from support import ops
-
-import mpicoll
+from support.collectives import AVERAGED_METHODS
+from support.ops import USER, once
 
 # The NumPy dtype of one element by MPI's name. The last two are for reductions: one without a compiled kernel, and the
 # elements of a user's operator that are four numbers each.
@@ -21,23 +19,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
     for group, names in ops.TYPES.items() for name, code in names.items()
 } | {"LONG_DOUBLE": np.dtype("g"), "MATRIX": np.dtype("V32")}
 GROUPS = {name: group for group, names in ops.TYPES.items() for name in names} | {"LONG_DOUBLE": "floating"}
-USER = {"AFFINE": (ops.AFFINE, False), "PRODUCT": (ops.PRODUCT, False), "ADD": (ops.ADD, True)}
-AVERAGED = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block")
-
-
-Made = TypeVar("Made", MPI.Op, MPI.Datatype)
-
-
-def _once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Make what MPI makes once for the same arguments, also where threads ask for it at the same time."""
-    lock, cached = threading.Lock(), cache(make)
-
-    @wraps(make)
-    def made(*arguments: str) -> Made:
-        with lock:
-            return cached(*arguments)
-
-    return made
 
 
 def takes(name: str, method: str) -> tuple[str, ...]:
@@ -46,21 +27,14 @@ def takes(name: str, method: str) -> tuple[str, ...]:
         return ("PRODUCT",)
     group = GROUPS[name]
     own = ("AFFINE", "ADD") if name == "INT64_T" else ()
-    average = ("AVG",) if group in ("floating", "complex") and name != "LONG_DOUBLE" and method in AVERAGED else ()
+    has_average = group in ("floating", "complex") and name != "LONG_DOUBLE" and method in AVERAGED_METHODS
+    average = ("AVG",) if has_average else ()
     return (*ops.TAKES[group], *average, *own)
 
 
 def commutes(op: str) -> bool:
-    """Whether operands may change places."""
+    """Return whether operands may change places."""
     return USER[op][1] if op in USER else True
-
-
-@_once
-def operator(op: str) -> MPI.Op:
-    """The operator; a user's is made once and for all."""
-    if op in USER:
-        return MPI.Op.Create(*USER[op])
-    return mpicoll.AVG if op == "AVG" else getattr(MPI, op)
 
 
 @dataclass(frozen=True)
@@ -81,7 +55,7 @@ LAYOUTS = {
 }
 
 
-@_once
+@once
 def datatype(name: str, layout: str) -> MPI.Datatype:
     """The MPI datatype of an element, made once and for all."""
     if name == "MATRIX":
@@ -113,13 +87,13 @@ def significant(name: str) -> np.ndarray:
 
 
 def moved(name: str, n: int, source: int, destination: int, salt: int) -> np.ndarray:
-    """What one rank sends another: arbitrary bytes."""
+    """Return the arbitrary bytes that one rank sends another."""
     data = np.frombuffer(np.random.default_rng((salt, source, destination)).bytes(n * DTYPES[name].itemsize), np.uint8)
     return data & 1 if name == "C_BOOL" else data
 
 
 def contributed(name: str, op: str, n: int, rank: int, salt: int) -> np.ndarray:
-    """What a rank contributes to a reduction: numbers that combine exactly in any order."""
+    """Return the numbers that a rank contributes to a reduction, which combine exactly in any order."""
     rank += 5 * salt
     if name == "MATRIX":
         return ops.matrices(n, rank).astype(np.int64)
@@ -130,35 +104,3 @@ def contributed(name: str, op: str, n: int, rank: int, salt: int) -> np.ndarray:
         return ops.pairs(n, rank, ops.TYPES["pair"][name])
     made = ops.values(n, rank, dtype, "SUM" if op == "AVG" else op)
     return abs(made) if group == "multi-language" else made     # Open MPI compares OFFSET without its sign
-
-
-def combined(op: str, parts: Sequence[np.ndarray], p: int) -> np.ndarray:
-    """Contributions in rank order, combined."""
-    total = reduce(COMBINE["SUM" if op == "AVG" else op], parts)
-    if op != "AVG":
-        return total
-    real = total.real.dtype
-    return (np.ascontiguousarray(total).view(real) / real.type(p)).view(total.dtype)
-
-
-def _located(better: Any) -> Any:
-    def combine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        x, y = a["value"], b["value"]
-        return np.where(better(x, y) | ((x == y) & (a["index"] <= b["index"])), a, b)
-
-    return combine
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (a.reshape(-1, 2, 2) @ b.reshape(-1, 2, 2) % ops.MODULUS).ravel()
-
-
-COMBINE: dict[str, Any] = {
-    "SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum,
-    "LAND": lambda a, b: ((a != 0) & (b != 0)).astype(a.dtype),
-    "LOR": lambda a, b: ((a != 0) | (b != 0)).astype(a.dtype),
-    "LXOR": lambda a, b: ((a != 0) ^ (b != 0)).astype(a.dtype),
-    "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor,
-    "MAXLOC": _located(np.greater), "MINLOC": _located(np.less),
-    "AFFINE": ops.compose, "PRODUCT": _product, "ADD": lambda a, b: (a + b) % 251,
-}

@@ -41,7 +41,7 @@ class Area:
         self.counts[PAD:-PAD] = False
 
     def wrong(self) -> str:
-        """What is not as it must be, in words; empty if nothing."""
+        """Return how memory differs from what it must hold; empty if it does not."""
         bad = np.flatnonzero((self.whole != self.want) & self.counts)
         if not len(bad):
             return ""

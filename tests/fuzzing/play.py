@@ -61,7 +61,7 @@ class Player:
 
     @property
     def label(self) -> str:
-        """What begins a line about this thread, where there are several."""
+        """Return the beginning of a line about this thread, empty if there is one only."""
         return f"thread {self.thread}: " if self.program.threads > 1 else ""
 
     def play(self) -> None:
@@ -171,7 +171,7 @@ class Player:
         return buffers(call, self.program.size(call), self.plain[call.where].rank, self.edges[call.where])
 
     def _salt(self, i: int, number: int) -> int:
-        """What makes the data of each call differ from that of others, and of the same call in other threads."""
+        """Return a number by which each call has its own data in each thread."""
         return 1 + i + 7 * (1 + number) + 31 * self.thread
 
     # -- completion --------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class Player:
             self._note(i, said)
 
     def _check_records(self, records: Sequence[list[Any]]) -> None:
-        """Whether what ran is what was asked for."""
+        """Check that the chosen algorithms and engines ran."""
         for where, found in zip(self.ours, records, strict=True):
             calls = [self.program.calls[i] for i in self.mine if self.program.calls[i].where == where]
             forced = Counter((c.collective, c.form, c.algorithm) for c in calls * self.program.rounds
@@ -339,7 +339,7 @@ class Player:
 
 
 def _is_native(call: Call) -> bool:
-    """Whether MPI's own collective serves a call."""
+    """Return whether MPI's own collective serves a call."""
     return call.algorithm == NATIVE
 
 

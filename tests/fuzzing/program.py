@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from support.collectives import has_in_place, meaning
+
 from mpicoll.dispatch import methods
-from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, NONBLOCKING, PERSISTENT, base_collective
+from mpicoll.schedules.collectives import (
+    BLOCKING,
+    NONBLOCKING,
+    PERSISTENT,
+    PLAIN,
+    Collective,
+    at_namesake,
+    at_root,
+)
 
 NATIVE = "native"
 METHODS = {**methods.METHODS, **methods.NEIGHBOR_METHODS}
 NEIGHBOURING = tuple(methods.NEIGHBOR_METHODS)
-GATHERING = ("Gather", "Gatherv", "Allgather", "Allgatherv", "Neighbor_allgather", "Neighbor_allgatherv")
-SCATTERING = ("Scatter", "Scatterv")
-TYPED = ("Alltoallw", "Neighbor_alltoallw")
-PAIRWISE = ("Alltoall", "Alltoallv", "Neighbor_alltoall", "Neighbor_alltoallv", *TYPED)
-PARTS = ("Reduce_scatter", "Reduce_scatter_block")
-WITH_COUNTS = ("Scatterv", "Gatherv", "Allgatherv", "Alltoallv", "Reduce_scatter", "Neighbor_allgatherv",
-               "Neighbor_alltoallv", *TYPED)
-IN_PLACE = tuple(name for name in methods.METHODS if name not in ("Barrier", "Bcast"))
+
+
+def _methods(has: Callable[[Collective], bool]) -> tuple[str, ...]:
+    """Return the methods of collectives that have a property."""
+    return tuple(name for name in METHODS if has(meaning(name)))
+
+
+GATHERING = _methods(lambda c: c.starts is at_namesake or c.repeats)
+SCATTERING = _methods(lambda c: c.starts is at_root and c.ends is at_namesake)
+PAIRWISE = _methods(lambda c: c.naming in ("pair", "edge") and not c.repeats)
+PARTS = _methods(lambda c: c.reduces and c.ends is at_namesake)
+TYPED = tuple(name for name in PAIRWISE if name.endswith("w"))
+WITH_COUNTS = tuple(name for name, m in METHODS.items() if m.collective in PLAIN or "counts" in m.takes)
+IN_PLACE = tuple(filter(has_in_place, methods.METHODS))
 Where = tuple[int, str]         # number of a communicator, and the name of a graph of its ranks, if any
 
 
@@ -39,8 +55,8 @@ class Call(Short):
 
     counts: elements of a block; where every rank may have its own, block i has counts[i % len(counts)].
     layout: how the elements lie (see kinds.LAYOUTS), on the `side` that is named; the other side is plain.
-    strewn: blocks with counts of their own lie in reverse order, with gaps.
-    told: Reduce_scatter is given recvcounts.
+    with_gaps: blocks with counts of their own lie in reverse order, with gaps.
+    has_recvcounts: the program passes recvcounts to Reduce_scatter.
     graph: of a neighbourhood collective, on a communicator of its own: a name in graphs.NAMES.
     """
 
@@ -53,8 +69,8 @@ class Call(Short):
     op: str = "SUM"
     root: int = 0
     in_place: bool = False
-    strewn: bool = False
-    told: bool = True
+    with_gaps: bool = False
+    has_recvcounts: bool = True
     chunk_bytes: int | None = None
     window: int | None = None
     engine: str | None = None
@@ -74,22 +90,22 @@ class Call(Short):
 
     @property
     def reduces(self) -> bool:
-        """Whether it has an operator."""
-        return COLLECTIVES[base_collective(self.collective)].reduces
+        """Return whether the call has an operator."""
+        return meaning(self.method).reduces
 
     @property
     def rooted(self) -> bool:
-        """Whether it has a root."""
-        return COLLECTIVES[base_collective(self.collective)].rooted
+        """Return whether the call has a root."""
+        return meaning(self.method).rooted
 
     @property
     def starts(self) -> bool:
-        """Whether starting it needs no other rank."""
-        return self.form == PERSISTENT or (self.form == NONBLOCKING and self.told)
+        """Return whether the call can be started without another rank."""
+        return self.form == PERSISTENT or (self.form == NONBLOCKING and self.has_recvcounts)
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What using() is given."""
+        """Return the arguments of using()."""
         given = {"chunk_bytes": self.chunk_bytes, "window": self.window, "engine": self.engine,
                  self.collective: None if self.algorithm == "auto" else self.algorithm}
         return {name: value for name, value in given.items() if value is not None}
@@ -143,7 +159,7 @@ class Program(Short):
 
     @property
     def times(self) -> int:
-        """How often a rank makes each call."""
+        """Return how often a rank makes each call."""
         return self.rounds * self.threads
 
     def tally(self) -> Counter[tuple[str, str, str]]:
@@ -172,7 +188,7 @@ class Program(Short):
 
 SIMPLER: tuple[dict[str, Any], ...] = (
     {"counts": (1,)}, {"algorithm": "auto"}, {"layout": "plain"}, {"chunk_bytes": None}, {"window": None},
-    {"engine": None}, {"in_place": False}, {"strewn": False}, {"root": 0}, {"form": BLOCKING},
+    {"engine": None}, {"in_place": False}, {"with_gaps": False}, {"root": 0}, {"form": BLOCKING},
 )
 
 
@@ -182,5 +198,5 @@ def _without_one(values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def programs_of(size: int, quick: bool = False) -> int:
-    """How many programs a test run plays on so many ranks: fewer where they share the cores."""
+    """Return the number of programs that a test run plays on so many ranks: fewer where they share the cores."""
     return 110 if size <= 2 and not quick else 45

@@ -1,4 +1,4 @@
-"""What was played: one line of JSON for each program that begins, is over or fails, read again and added up."""
+"""Logs of programs: a line of JSON for each program that begins, ends or fails, and their sums."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Account:
 
     @property
     def programs(self) -> int:
-        """How many programs."""
+        """Return the number of programs."""
         return sum(self.threads.values())
 
     def by(self, *which: int) -> Counter[tuple[str, ...]]:
@@ -51,7 +51,7 @@ class Account:
 
 @dataclass
 class Log:
-    """What a launch wrote: the program that it was in when it ended, and what failed, with what was wrong."""
+    """The log of a launch: the program that it was in when it ended, and those that failed, with their errors."""
 
     running: str = ""
     failed: str = ""

@@ -158,11 +158,11 @@ def test_every_collective_in_every_form(run, form):
     """Without abort: each is told of while rank 0 is late, and then goes on and ends. All at once where that goes."""
     done = run(r"""
         import io, re
-        from support.calls import collectives
+        from support.calls import collective_calls
         settings.REPORT_AFTER = 0.6
         sys.stderr = told = io.StringIO()
         comm, form = mpicoll.Comm(world), sys.argv[2]
-        calls = collectives(comm, form)
+        calls = collective_calls(comm, form)
         for together in [[name] for name in calls] if form == "blocking" else [list(calls)]:
             world.Barrier()
             if rank == 0:

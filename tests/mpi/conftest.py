@@ -1,7 +1,7 @@
 """Every test below runs on all ranks at once: see support/harness.py."""
 
 import pytest
-from support.cases import ENGINES
+from support.collectives import ENGINES
 from support.harness import comm as comm
 from support.harness import install as pytest_configure  # noqa: F401
 

@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support.arranged import Packed
+from support.buffer_forms import DLPack
 
 from mpicoll import errors
 from mpicoll.buffers import arguments, datatypes, parse, vector_arguments
@@ -89,7 +89,7 @@ BUFFERS = {
     "backwards": z(8)[::-1],
     "read-only": frozen(4),
     "foreign order": z(3, ">d"),
-    "native order, spelt out": z(3, "=d"),
+    "native order, named": z(3, "=d"),
     "subclass": z(3).view(np.matrix),
     "scalar": np.float64(3),
     "half": z(3, "e"),
@@ -109,10 +109,10 @@ BUFFERS = {
     "memoryview": memoryview(z(4)),
     "memoryview not contiguous": memoryview(z(4))[::2],
     "MPI.buffer": MPI.buffer.allocate(4),
-    "DLPack": Packed(z(4)),
-    "DLPack not contiguous": Packed(z(4)[::2]),
-    "DLPack read only": Packed(np.frombuffer(b"12345678")),
-    "DLPack integers": Packed(z(4, "i")),
+    "DLPack": DLPack(z(4)),
+    "DLPack not contiguous": DLPack(z(4)[::2]),
+    "DLPack read only": DLPack(np.frombuffer(b"12345678")),
+    "DLPack integers": DLPack(z(4, "i")),
     **{f"DLPack of {bits}-bit items, code {code}, {lanes} lanes": Tensor(code, bits, lanes)
        for code, bits, lanes in ((2, 128, 1), (5, 64, 1), (2, 32, 2), (4, 16, 1), (6, 8, 1), (0, 24, 1))},
     "CUDA interface": Cuda(z(4)),
@@ -187,7 +187,7 @@ VECTORS = {     # where there are counts, they are of two numbers
     "two dimensions": z((2, 1)),
     "bytearray": bytearray(16),
     "MPI.buffer": MPI.buffer.allocate(16),
-    "DLPack": Packed(z(2)),
+    "DLPack": DLPack(z(2)),
     "None": None,
     "list of one": [z(2)],
     "type": [z(2), MPI.DOUBLE],
@@ -358,7 +358,7 @@ def test_overlap_is_of_bytes_that_hold_data():
 
 
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")
-def test_the_short_way_and_the_long_way_agree(code):
+def test_the_short_and_the_full_parser_agree(code):
     a = np.ones(6, code)
     short, long = parse.parse_buffer(a, True, 2), parse._parse_any(a, True, 2, False)
     for name in ("address", "count", "blocks", "nbytes", "contiguous", "facts", "size"):

@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import arranged, cases, forms, ops, vectors
-from support.arranged import arrange
-from support.calls import collectives
+from support import cases, collectives, differing_buffers, ops, vectors
+from support.calls import collective_calls
 from support.calls import works as all_works
 from support.in_form import FORMS, in_form
 
@@ -29,7 +28,7 @@ works = partial(all_works, algorithms=("ring", "auto", "native"))
 def checked(comm, check_mode):
     """A Comm in check mode."""
     made = mpicoll.Comm(comm)
-    assert made._state.settings.check
+    assert "check mode" in made.explain("allreduce").slow
     return made
 
 
@@ -38,7 +37,7 @@ def check_mode(monkeypatch):
     monkeypatch.setenv("MPICOLL_CHECK", "1")
 
 
-def made_for(comm, form):
+def checked_in_form(comm, form):
     """A Comm in check mode whose blocking calls are carried out in a form."""
     return in_form(mpicoll.Comm, form)(comm)
 
@@ -77,10 +76,10 @@ DIFFER = {      # what: (call, what the message calls it, the two values in it)
     "collective": (lambda c: c.Barrier() if odd(c) else c.Bcast(z(1)), "collective", "'barrier' 'bcast'"),
     "collective of one shape": (lambda c: c.Allreduce(z(2), z(2)) if odd(c) else c.Reduce(z(2), z(2)), "collective",
                                 "'allreduce' 'reduce'"),
-    **{f"root of {name}": (lambda c, name=name: arrange(name, c, root=int(odd(c))).run(c), "root", "1 0")
-       for name in ("Bcast", "Scatter", "Gather", "Reduce")},
-    **{f"count of {name}": (lambda c, name=name: arrange(name, c, n=3 + odd(c)).run(c), "", "")
-       for name in arranged.PLAIN},
+    **{f"root of {name}": (lambda c, name=name: cases.Case(name, root=int(odd(c))).run(c), "root", "1 0")
+       for name in collectives.EQUAL_METHODS if collectives.meaning(name).rooted},
+    **{f"count of {name}": (lambda c, name=name: cases.Case(name, 3 + odd(c)).run(c), "", "")
+       for name in collectives.EQUAL_METHODS},
     "counts of reduce_scatter": (lambda c: c.Reduce_scatter(*unequal(c)), "", ""),
     "op of exscan": (lambda c: c.Exscan(z(3), z(3), MPI.MAX if odd(c) else MPI.SUM), "op", "'MAX' 'SUM'"),
     "v or not": (lambda c: c.Gatherv(z(1), z(c.size)) if odd(c) else c.Gather(z(1), z(c.size)), "collective",
@@ -128,7 +127,7 @@ def unequal(c):
 @each("what", DIFFER)
 @each("form", FORMS)
 def test_a_difference_raises_on_every_rank(comm, form, engine, what):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     call, field, words = DIFFER[what]
     with checked.using(engine=engine), checked.trace() as records:
         with pytest.raises(MismatchError) as caught:
@@ -143,7 +142,7 @@ def test_a_difference_raises_on_every_rank(comm, form, engine, what):
 
 
 @several
-def test_three_groups_are_told_apart(checked):
+def test_three_groups_are_named(checked):
     with pytest.raises(MismatchError) as caught:
         checked.Bcast(z(1 + checked.rank))
     assert len(caught.value.groups) == checked.size
@@ -173,7 +172,7 @@ OWN = {         # what a rank may get wrong alone: (its call, its error, the oth
 @each("what", list(OWN))
 @each("form", FORMS)
 def test_a_rank_that_refuses_its_own_arguments_tells_the_others(comm, form, what):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     wrong, error, right = OWN[what]
     with pytest.raises(error if odd(checked) else MismatchError) as caught:
         (wrong if odd(checked) else right)(checked)
@@ -190,32 +189,30 @@ def test_two_ranks_wrong_in_different_ways(checked):
     works(checked)
 
 
-@each("name", forms.FORMS)
+@each("name", differing_buffers.CALLS)
 def test_what_is_right_passes(comm, checked, name):
     """Different layouts of one type signature too."""
-    assert np.array_equal(np.array(forms.FORMS[name](checked)), forms.wanted(name, comm))
+    assert np.array_equal(np.array(differing_buffers.CALLS[name](checked)), differing_buffers.expected(name, comm))
 
 
 @each("form", FORMS)
 def test_every_algorithm_passes(comm, form, engine):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     with cases.Checks() as checks:
-        for collective, spec in cases.specs():
-            for in_place in (False, collective in cases.IN_PLACE):
-                case = cases.Case(collective, 5 if collective != "barrier" else 0, 0, in_place)
-                cases.check(checks, checked, comm, case, spec, engine)
+        for collective, spec in collectives.specs():
+            for in_place in (False, collectives.has_in_place(collective)):
+                case = cases.Case(collective, 5, 0, in_place)
+                cases.check(checks, checked, case, spec, engine)
 
 
 @each("form", FORMS)
 def test_every_algorithm_with_counts_passes(comm, form, engine):
-    checked = made_for(comm, form)
+    checked = checked_in_form(comm, form)
     with cases.Checks() as checks:
-        for collective, spec in vectors.specs():
+        for collective, spec in collectives.specs(collectives.VECTOR):
             for in_place in (False, True):
-                with checked.using(engine=engine, **{collective: spec}):
-                    call = vectors.Call(collective, "uneven", "strewn", comm.size - 1, in_place)
-                    got, want, _ = call.run(checked)
-                checks.that(want is None or np.array_equal(got, want), call, spec, got, want)
+                case = vectors.VectorCase(collective, root=comm.size - 1, in_place=in_place)
+                cases.check(checks, checked, case, spec, engine)
 
 
 def test_other_types_of_one_length_pass(checked):
@@ -242,7 +239,7 @@ def test_nonblocking_passes(checked):
 @several
 def test_engines_may_differ(checked):
     """A fact of each rank: both send the same messages."""
-    with checked.using(engine=cases.ENGINES[checked.rank % 2]):
+    with checked.using(engine=collectives.ENGINES[checked.rank % 2]):
         works(checked)
 
 
@@ -285,7 +282,7 @@ def test_forms_that_differ_raise_on_every_rank(checked, ours, theirs):
 
 
 @several
-def test_objects_and_arrays_are_told_apart(checked):
+def test_object_and_array_collectives_differ(checked):
     """A lowercase method on one rank, and its namesake, or another lowercase one, on the others."""
     objects = {
         "bcast": lambda: checked.bcast(1),
@@ -299,7 +296,7 @@ def test_objects_and_arrays_are_told_apart(checked):
         "exscan": lambda: checked.exscan(1),
     }
     assert sorted(objects) == sorted(NAMES)
-    arrays = collectives(checked, "blocking")
+    arrays = collective_calls(checked, "blocking")
     names = list(objects)
     for name, other in zip(names, names[1:] + names[:1]):
         objects[name]()
@@ -317,7 +314,7 @@ def test_every_method_is_compared(checked, form):
     if form == "persistent":
         calls = {name: lambda m=m: _made(checked, m) for name, m in METHODS.items()}
     else:
-        calls = collectives(checked, form)
+        calls = collective_calls(checked, form)
     names = list(calls)
     for name, other in zip(names, names[1:] + names[:1]):
         if {name.lower(), other.lower()} <= {"reduce_scatter_block", "ireduce_scatter_block"}:
@@ -330,7 +327,7 @@ def test_every_method_is_compared(checked, form):
 
 
 def _made(comm, method):
-    return next(iter(collectives(comm, "persistent", only=method.name).values()))
+    return next(iter(collective_calls(comm, "persistent", only=method.name).values()))
 
 
 @several

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases, ops
+from support import cases, collectives, ops
 from support.cases import Case, Checks
 
 import mpicoll
@@ -38,9 +38,9 @@ def test_given_groups_from_every_root(comm, engine, collective, name):
     ours, p = mpicoll.Comm(comm), comm.size
     spec = f"hierarchical(groups={MAPS[name](p)})"
     with Checks() as checks:
-        for root in range(p) if collective in cases.ROOTED else (0,):
+        for root in collectives.roots(collective, *range(p)):
             for n, how in ((2 * p + 1, {}), (p + 1, {"chunk_bytes": 8, "window": 2})):
-                cases.check(checks, ours, comm, Case(collective, n, root), spec, engine, **how)
+                cases.check(checks, ours, Case(collective, n, root), spec, engine, **how)
 
 
 @each(("collective", "spec"), [*((collective, "hierarchical") for collective in HIERARCHICAL),
@@ -51,8 +51,8 @@ def test_nodes_whose_ranks_do_not_follow_each_other(comm, engine, collective, sp
     ours, p = mpicoll.Comm(comm), comm.size
     as_if_on_two_nodes(ours)
     with Checks() as checks:
-        for root in range(p) if collective in cases.ROOTED else (0,):
-            cases.check(checks, ours, comm, Case(collective, 2 * p + 1, root), spec, engine)
+        for root in collectives.roots(collective, *range(p)):
+            cases.check(checks, ours, Case(collective, 2 * p + 1, root), spec, engine)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -65,27 +65,25 @@ def test_ranks_that_share_hosts_meet_there_first(ours, comm, engine):
             for n in (100, 9000, 20_000):
                 case = Case(collective, n)
                 with ours.using(engine=engine), ours.trace() as records:
-                    got = case.run(ours).result
-                checks.equal(got, case.run(comm).result, case)
+                    checks.call(case.run(ours), case)
                 checks.equal(records[0].algorithm, ours.explain(collective, records[0].nbytes).algorithm, case)
                 few = records[0].nbytes < HOST_RULES[collective][0].above
                 checks.equal(records[0].algorithm.startswith("hierarchical"), not few, case)
 
 
 @pytest.mark.mpi(min_size=2)
-@each("collective", sorted(set(LINK_RULES) & set(cases.METHODS)))
+@each("collective", sorted(set(LINK_RULES) & set(collectives.EQUAL_BLOCKS)))
 def test_ranks_on_hosts_of_their_own(comm, engine, collective):
     """As if each were on one: large vectors go in small chunks, which come out right."""
     ours, p = mpicoll.Comm(comm), comm.size
     as_if_on(ours, tuple((rank,) for rank in range(p)))
-    blocks = 1 if collective in cases.WHOLE else p
+    blocks = 1 if collectives.has_whole_vector(collective) else p
     with Checks() as checks:
         for n in (100, 3000, 50_000 // blocks, 100_001 // blocks):
             case = Case(collective, n)
             with ours.using(engine=engine), ours.trace() as records:
-                got = case.run(ours).result
+                checks.call(case.run(ours), case)
             choice = ours.explain(collective, records[0].nbytes)
-            checks.equal(got, case.run(comm).result, case)
             checks.equal((records[0].algorithm, records[0].engine), (choice.algorithm, engine), case)
             rule = LINK_RULES[collective][-1]
             if records[0].nbytes >= max(rule.above, rule.per_rank * p) and p >= rule.ranks:
@@ -116,13 +114,12 @@ def test_vectors_between_hosts(comm, engine):
 
 def test_nodes_are_those_that_share_memory(ours, comm):
     with ours.using(allreduce="hierarchical"), ours.trace() as records:
-        case = Case("allreduce", 7)
-        got = case.run(ours).result
+        call = Case("allreduce", 7).run(ours)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     mine = node.allgather(comm.rank)
     node.Free()
     with Checks() as checks:
-        checks.equal(got, case.run(comm).result)
+        checks.call(call)
         checks.equal([r.algorithm for r in records], ["hierarchical"])
         checks.that(tuple(mine) in ours._open().agreed.nodes, mine, ours._open().agreed.nodes)
         checks.equal(sorted(r for group in ours._open().agreed.nodes for r in group), list(range(comm.size)))
@@ -131,11 +128,11 @@ def test_nodes_are_those_that_share_memory(ours, comm):
 def test_order_is_kept_where_the_groups_are_in_rank_order(comm, engine):
     """And where they are not, an operator that does not commute is refused."""
     ours, p = mpicoll.Comm(comm), comm.size
-    with ops.user_op(ops.AFFINE) as op, Checks() as checks:
-        case = Case("allreduce", 4, user=op, make=ops.maps)
+    with Checks() as checks:
+        case = Case("allreduce", 4, op="AFFINE", make=ops.maps)
         for groups in (2, uneven(p)):
             with ours.using(engine=engine, allreduce=f"hierarchical(middle=recursive_doubling, groups={groups})"):
-                checks.equal(case.run(ours).result, case.run(comm).result, groups)
+                checks.call(case.run(ours), groups)
         if p > 3:
             spec = f"hierarchical(middle=recursive_doubling, groups={dealt(p, 2)})"
             with ours.using(allreduce=spec), pytest.raises(PreconditionError, match="does not keep operand order"):
@@ -146,11 +143,11 @@ REQUIRING = [(entry.collective.name, entry.name) for entry in registered() if en
 
 
 @each(("collective", "spec"), REQUIRING)
-def test_ranks_that_will_not_do_are_refused(comm, collective, spec):
+def test_numbers_of_ranks_that_do_not_fit_are_refused(comm, collective, spec):
     ours, entry = mpicoll.Comm(comm), find(collective, spec)
     if entry.serves(comm.size):
         with Checks() as checks:
-            cases.check(checks, ours, comm, Case(collective, 5), spec, "mpi4py")
+            cases.check(checks, ours, Case(collective, 5), spec, "mpi4py")
         return
     with pytest.raises(PreconditionError, match=entry.requires.words), ours.using(**{collective: spec}):
         pass

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpi4py import MPI
 from recipes import elements, meaning, random_recipes
-from support import types, vectors
+from support import types
 from support.calls import together
-from support.types import KINDS, Room, bottom, made
+from support.collectives import algorithms
+from support.types import KINDS, Room, bottom, committed
 
 from mpicoll import errors
 from mpicoll.buffers import datatypes, packing, parse, runs, vector
@@ -64,7 +65,7 @@ def both_ways(first, second, datatype, n, unpacks=True):
 
 @of_every_kind
 def test_packs_as_mpi_does(recipe):
-    with made(recipe) as datatype:
+    with committed(recipe) as datatype:
         facts = datatypes.facts(datatype)
         ours = packing.packer(facts)
         assert type(ours) is ByRuns
@@ -80,7 +81,7 @@ def predefined(recipe):
 @each("kind", KINDS)
 def test_what_it_is_made_of(kind):
     """Dense is what lies in memory as it is packed; a signature is one predefined type's, or not known."""
-    with made(KINDS[kind]) as datatype:
+    with committed(KINDS[kind]) as datatype:
         facts, (basic, *others) = datatypes.facts(datatype), predefined(KINDS[kind])
         assert facts.dense == (kind in DENSE)
         repeated = (basic, datatype.Get_size() // getattr(MPI, basic).Get_size())
@@ -90,7 +91,7 @@ def test_what_it_is_made_of(kind):
 @given(random_recipes, st.integers(0, 3))
 def test_any_nesting_packs_as_mpi_does(recipe, n):
     one = meaning(recipe)
-    with made(recipe) as datatype:
+    with committed(recipe) as datatype:
         facts = datatypes.facts(datatype)
         assert facts.runs is not None and facts.runs.nbytes == facts.size == len(one.places)
         ours = [at + i for at, m in zip(*facts.runs.flat()) for i in range(m)]
@@ -128,7 +129,7 @@ def test_what_has_no_runs_is_packed_by_mpi():
 
 def test_too_many_runs_are_packed_by_mpi(monkeypatch):
     monkeypatch.setattr(runs, "LIMIT", 3)
-    with made(KINDS["indexed of vectors"]) as datatype:
+    with committed(KINDS["indexed of vectors"]) as datatype:
         facts = datatypes.facts(datatype)
         assert type(packing.packer(facts)) is ByMPI
         assert (facts.basic, facts.nbasic) == ("DOUBLE", 9)
@@ -214,7 +215,7 @@ def carried_out(comm, method, sends, receives):
 @each("method", METHODS)
 def test_collectives_of_every_kind(ours, own_packs, method):
     for kind, recipe in KINDS.items():
-        with made(recipe) as datatype, ours.trace() as records:
+        with committed(recipe) as datatype, ours.trace() as records:
             got, want = carried_out(ours, method, datatype, datatype)
             assert got == want, kind
             assert records[0].algorithm != "native", kind
@@ -233,9 +234,9 @@ def test_collectives_of_what_mpi_packs(ours, own_packs, method):
 @each("method", COUNTED)
 def test_collectives_of_two_kinds(ours, engine, method):
     """Holes at the senders, at the receivers, or at both; by every algorithm, in chunks too."""
-    with made(KINDS["vector"]) as holes, made(KINDS["contiguous"]) as dense:
+    with committed(KINDS["vector"]) as holes, committed(KINDS["contiguous"]) as dense:
         for sends, receives in ((holes, dense), (dense, holes), (holes, holes)):
-            for spec in vectors.names(method.lower()):
+            for spec in algorithms(method.lower()):
                 for how in ({}, {"chunk_bytes": 8, "window": 2}):
                     with ours.using(engine=engine, **{method.lower(): spec}, **how):
                         got, want = carried_out(ours, method, sends, receives)
@@ -276,7 +277,7 @@ def described(monkeypatch):
 
 def test_facts_are_worked_out_once(described):
     memory = np.zeros(20)
-    with made(KINDS["vector"]) as datatype:
+    with committed(KINDS["vector"]) as datatype:
         found = {id(parse.parse_buffer([memory, 1, datatype]).facts) for _ in range(5)}
         found.add(id(parse.parse_buffer([memory, 1, MPI.Datatype(datatype)]).facts))      # another object, one handle
         found.add(id(vector.parse_vector([memory, [1, 1], datatype], False, 2).facts))
@@ -287,7 +288,7 @@ def test_facts_are_worked_out_once(described):
 
 def test_facts_are_not_those_of_a_duplicate(described):
     memory = np.zeros(20)
-    with made(KINDS["vector"]) as datatype:
+    with committed(KINDS["vector"]) as datatype:
         first = parse.parse_buffer([memory, 1, datatype]).facts
         copy = datatype.Dup()
         second = parse.parse_buffer([memory, 1, copy]).facts
@@ -407,7 +408,7 @@ def test_many_datatypes_leave_nothing(kind):
 def test_threads_that_meet_a_datatype_for_the_first_time():
     memory, sizes = np.arange(40.0), []
     for _ in range(50):
-        with made(KINDS["indexed of vectors"]) as datatype:
+        with committed(KINDS["indexed of vectors"]) as datatype:
             message = [memory, 1, datatype]
             together(*[lambda message=message: sizes.append(parse.parse_buffer(message).pack().size)] * 4)
     assert sizes == [72] * 200

@@ -12,8 +12,8 @@ from itertools import product
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases
 from support.cases import Case, Checks
+from support.collectives import ENGINES, REDUCING, meaning, roots, specs, variants
 from support.in_form import FORMS, in_form
 from unit.test_bits import from_itself, numbers
 
@@ -22,9 +22,9 @@ from mpicoll.proofs.determinism import ReductionTrees, agreement, same_on_all_ra
 from mpicoll.schedules import blocks
 from mpicoll.schedules.registry import _REGISTRY, algorithm, find
 
-REDUCING = [(collective, spec) for collective, spec in cases.specs() if collective in cases.REDUCING]
-CHOICES = [(collective, spec) for collective, spec in cases.variants() if collective in cases.REDUCING]
-ALLREDUCE = [spec for collective, spec in REDUCING + CHOICES if collective == "allreduce"]
+SPECS = specs(REDUCING)
+CHOICES = list(variants(REDUCING))
+ALLREDUCE = [spec for collective, spec in SPECS + CHOICES if collective == "allreduce"]
 WAYS = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 56, "window": 3}, {"chunk_bytes": 1000, "window": 32})
 SEVERAL = 300                               # elements: chunks that are vectorised, with remainders
 each = pytest.mark.parametrize
@@ -57,15 +57,16 @@ def trees_of(collective, spec, p, root, commutative=True):
 
 def derived(case, spec, p, rank, code, commutative=True):
     """What a rank's result is by its trees; None where it has none."""
-    if case.collective in cases.ROOTED and rank != case.root:
+    if meaning(case.collective).rooted and rank != case.root:
         return None
     trees = trees_of(case.collective, spec, p, case.root, commutative)
     shared = case.collective == "reduce_scatter"
-    given = [case.make(case.n * (p if shared else 1), r) for r in range(p)]
+    vectors = [case.contribution(p, r) for r in range(p)]
     sizes = [case.n] * p if shared else blocks.sizes(case.n, len(trees.schedule.blocks))
     at = blocks.offsets(sizes)
+    add = operation(case.operator or "SUM")
     parts = [
-        trees.forest.evaluate(trees.tree(rank, b), operation(case.op), [x[at[b] : at[b] + sizes[b]] for x in given])
+        trees.forest.evaluate(trees.tree(rank, b), add, [x[at[b] : at[b] + sizes[b]] for x in vectors])
         for b in trees.schedule.ends(rank)
     ]
     return np.concatenate(parts) if parts else None         # rank 0 of an exscan keeps what was there
@@ -87,14 +88,14 @@ def check(checks, ours, case, spec, code, engine, **how):
     checks.equal({(r.algorithm, r.engine) for r in records}, {(spec, engine)}, case, spec, how, "trace")
 
 
-@each(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
+@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
     """Which have neither chunks nor engine nor place in them, so these cannot matter."""
     ours, p = mpicoll.Comm(comm), comm.size
     calls = [("SUM", "d", 2 * p + 1, how) for how in WAYS]
     calls += [("SUM", "f", SEVERAL, WAYS[0]), ("PROD", "d", SEVERAL, WAYS[3]), ("PROD", "D", SEVERAL, WAYS[3])]
     with Checks() as checks:
-        for root, in_place in product(sorted({0, p - 1}) if collective in cases.ROOTED else (0,), (False, True)):
+        for root, in_place in product(roots(collective, 0, p - 1), (False, True)):
             for op, code, n, how in calls:
                 check(checks, ours, Case(collective, n, root, in_place, op, of(code)), spec, code, engine, **how)
 
@@ -102,7 +103,7 @@ def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
 @each(("collective", "spec"), CHOICES, ids=map(" ".join, CHOICES))
 def test_bits_with_parameters(ours, comm, collective, spec):
     with Checks() as checks:
-        for engine, in_place in product(cases.ENGINES, (False, True)):
+        for engine, in_place in product(ENGINES, (False, True)):
             case = Case(collective, 3 * comm.size + 1, 0, in_place, make=of("d"))
             check(checks, ours, case, spec, "d", engine, **WAYS[2])
 
@@ -125,7 +126,7 @@ def test_the_same_twice(comm):
 # -- on all ranks
 
 
-def everybodys(comm, mine):
+def bytes_of_all_ranks(comm, mine):
     """All ranks' results, as bytes."""
     return comm.allgather(mine.tobytes())
 
@@ -136,7 +137,7 @@ def test_ranks_agree_as_derived(comm, spec):
     for code in "fd":
         case = Case("allreduce", 1000, make=of(code))
         with ours.using(allreduce=spec):
-            results = everybodys(comm, case.run(ours).result)
+            results = bytes_of_all_ranks(comm, case.run(ours).result)
         assert same_on_all_ranks(trees_of("allreduce", spec, p, 0).schedule)
         assert len(set(results)) == 1
 
@@ -160,21 +161,21 @@ def disagreeing():
     del _REGISTRY["allreduce"]["from_itself"]
 
 
-def test_ranks_that_are_said_to_disagree_do(comm, engine, disagreeing):
+def test_ranks_disagree_as_derived(comm, engine, disagreeing):
     ours, p = mpicoll.Comm(comm), comm.size
     case = Case("allreduce", 1000, make=of("d"))
     with Checks() as checks:
         for how in WAYS:
             check(checks, ours, case, disagreeing, "d", engine, **how)
     with ours.using(allreduce=disagreeing, engine=engine):
-        results = everybodys(comm, case.run(ours).result)
+        results = bytes_of_all_ranks(comm, case.run(ours).result)
     assert agreement(find("allreduce", disagreeing)).unless.startswith("p = 3-")
     assert len(set(results)) == (p if p > 2 else 1)
 
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.unsampled(max_size=4)
-def test_these_numbers_tell_one_tree_from_another(ours):
+def test_two_algorithms_give_two_results(ours):
     """On three ranks or more two algorithms give two results, so the comparisons above can fail."""
     results = []
     for spec in ("ring", "recursive_doubling"):
@@ -186,7 +187,7 @@ def test_these_numbers_tell_one_tree_from_another(ours):
 # -- operators
 
 
-@each(("collective", "spec"), [x for x in REDUCING if find(*x).keeps_order(MPI.COMM_WORLD.size)], ids=" ".join)
+@each(("collective", "spec"), [x for x in SPECS if find(*x).keeps_order(MPI.COMM_WORLD.size)], ids=" ".join)
 def test_operators_that_do_not_commute_are_reduced_by_the_trees_in_rank_order(comm, engine, collective, spec):
     def fold(source, target, datatype):
         x, y = np.frombuffer(source, "d"), np.frombuffer(target, "d")
@@ -195,8 +196,8 @@ def test_operators_that_do_not_commute_are_reduced_by_the_trees_in_rank_order(co
     ours, p = mpicoll.Comm(comm), comm.size
     op = MPI.Op.Create(fold, commute=False)
     with Checks() as checks:
-        for root, how in product(sorted({0, p - 1}) if collective in cases.ROOTED else (0,), WAYS[::2]):
-            case = Case(collective, 2 * p + 1, root, make=of("d"), user=op)
+        for root, how in product(roots(collective, 0, p - 1), WAYS[::2]):
+            case = Case(collective, 2 * p + 1, root, make=of("d"), handle=op)
             want = derived(case, spec, p, comm.rank, "d", commutative=False)
             with ours.using(engine=engine, **{collective: spec}, **how):
                 got = case.run(ours).result

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support import types
-from support import vectors as vectors_of
+from support.collectives import REDUCING_METHODS, algorithms
 from support.in_form import FORMS, in_form
 
 import mpicoll
@@ -47,7 +47,6 @@ EMPTY: dict[str, Any] = {
 if OPEN_MPI:
     del EMPTY["subarray"]  # it makes none without elements
 NOWHERE = (-1000, 0, 8, 10_000)  # bytes from the beginning of a buffer that is shorter
-REDUCING = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
 COLUMN = ("VECTOR", [DOUBLE], {"count": 2, "blocklength": 1, "stride": 2})
 
 
@@ -110,7 +109,7 @@ def in_place(name: str, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...
 
 def against_nothing(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """The same call, receiving no elements of a predefined datatype. None where the sides must be alike."""
-    if name == "Bcast" or name in REDUCING:
+    if name == "Bcast" or name in REDUCING_METHODS:
         return None
     send, recv, *more = arguments
     none = [recv[0], 0, MPI.DOUBLE]
@@ -125,7 +124,7 @@ def every_call(
 ) -> None:
     """Run each on these kinds, in no memory or in a little, which must be as it was afterwards."""
     for i, kind in enumerate(kinds):
-        with types.made(EMPTY[kind]) as datatype:
+        with types.committed(EMPTY[kind]) as datatype:
             n = 2 * (i % 2)
             send, recv = np.arange(float(n)), -np.arange(float(n)) - 1
             for name, arguments in calls(comm, datatype, op, send, recv).items():
@@ -158,7 +157,7 @@ def test_mpi_s_own_take_them_too(comm, op):
     """
 
     def run(name: str, given: tuple[Any, ...]) -> None:
-        backwards = name in REDUCING and given[1][-1].Get_extent()[1] < 0
+        backwards = name in REDUCING_METHODS and given[1][-1].Get_extent()[1] < 0
         uneven = isinstance(given[1], list) and given[1][-1] in (MPI.DOUBLE, [MPI.DOUBLE] * comm.size)
         if not (backwards or uneven):
             getattr(comm, name)(*given)
@@ -169,7 +168,7 @@ def test_mpi_s_own_take_them_too(comm, op):
 def test_by_every_algorithm(ours, engine, op):
     def run(name: str, given: tuple[Any, ...]) -> None:
         collective = name.lower()
-        for algorithm in () if name in REDUCING else vectors_of.names(collective):
+        for algorithm in () if name in REDUCING_METHODS else algorithms(collective):
             with ours.using(engine=engine, **{collective: algorithm}):
                 getattr(ours, name)(*given)
 
@@ -187,7 +186,7 @@ def test_between_blocks_of_data(comm, form, engine, kinds):
     first = [100 * r + 3 * len([q for q in range(rank) if (q + r) % 2]) for r in partners]
     want = np.array([[x, -1, x + 2] for x in first]).ravel()
     for kind in kinds:
-        with types.made(EMPTY[kind]) as empty, types.made(COLUMN) as column, said(kind):
+        with types.committed(EMPTY[kind]) as empty, types.committed(COLUMN) as column, said(kind):
             each_its = [column if r in partners else empty for r in range(p)]
             for one, engines in ((comm, {}), (ours, {"engine": engine})):
                 got = np.full(send.size, -1.0)
@@ -200,7 +199,8 @@ def test_between_blocks_of_data(comm, form, engine, kinds):
 def test_facts(kind):
     """In a struct with data the packing is ours; alone there is nothing to pack, wherever it is said to be."""
     memory = np.arange(3.0)
-    with types.made(("STRUCT", [EMPTY[kind], COLUMN], {"blocklengths": [2, 1], "displacements": [500, 0]})) as mixed:
+    struct = ("STRUCT", [EMPTY[kind], COLUMN], {"blocklengths": [2, 1], "displacements": [500, 0]})
+    with types.committed(struct) as mixed:
         known = datatypes.facts(mixed)
         assert known.runs is not None and known.runs.nbytes == 16
         packed = packing.packer(known)
@@ -208,14 +208,14 @@ def test_facts(kind):
         into = np.zeros(2)
         packed.pack(into.ctypes.data, memory.ctypes.data, 1)
         assert into.tolist() == [0, 2]
-    with types.made(EMPTY[kind]) as empty:
+    with types.committed(EMPTY[kind]) as empty:
         assert datatypes.facts(empty).span(3, 8) == (0, 0)
         assert parse.parse_buffer([memory, 3, empty]).pack().size == 0
         assert vector.parse_typed_vector([memory, [2], [8000], [empty]], True, 1).pack().size == 0
 
 
 def test_data_beside_nothing_keeps_its_bounds():
-    with types.made(WIDE) as empty, types.made(COLUMN) as column:
+    with types.committed(WIDE) as empty, types.committed(COLUMN) as column:
         for place in (-8, 8):
             with pytest.raises(BufferTooSmallError):
                 vector.parse_typed_vector([np.zeros(3), [1, 1], [10_000, place], [empty, column]], True, 2)

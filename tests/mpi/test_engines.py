@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from support import cases
+from support import cases, collectives
 from support.calls import works
 from support.cases import Case, Checks
 
@@ -19,7 +19,7 @@ from mpicoll.kernels import background
 from mpicoll.progress import queue as queues
 
 each = pytest.mark.parametrize
-SPECS = list(cases.specs())
+SPECS = list(collectives.specs())
 
 
 # -- which one runs
@@ -126,12 +126,12 @@ def test_self_test_survives_an_exception(monkeypatch):
 @each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_ranks_on_different_engines_understand_each_other(comm, parity, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
-    engine = cases.ENGINES[(comm.rank + parity) % 2]
+    engine = collectives.ENGINES[(comm.rank + parity) % 2]
     with Checks() as checks:
-        for n in (1, p + 1, 3_000) if collective != "barrier" else (0,):
-            for root in {0, p - 1} if collective in cases.ROOTED else (0,):
+        for n in (1, p + 1, 3_000):
+            for root in collectives.roots(collective, 0, p - 1):
                 for how in ({}, {"chunk_bytes": 1000 if n == 3_000 else 8, "window": 2}):
-                    cases.check(checks, ours, comm, Case(collective, n, root), spec, engine, cases.AGAIN, **how)
+                    cases.check(checks, ours, Case(collective, n, root), spec, engine, cases.AGAIN, **how)
 
 
 @each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
@@ -140,7 +140,7 @@ def test_engines_count_the_same_messages_and_bytes(comm, collective, spec):
     with Checks() as checks:
         for n in (0, 1, 5 * p + 3) if collective != "barrier" else (0,):
             for how in ({}, {"chunk_bytes": 16, "window": 3}):
-                ran = [record_of(ours, Case(collective, n), spec, engine, how) for engine in cases.ENGINES]
+                ran = [record_of(ours, Case(collective, n), spec, engine, how) for engine in collectives.ENGINES]
                 checks.equal(*[(r.messages, r.bytes, r.lanes, r.chunk_bytes) for r in ran], collective, n, how)
 
 

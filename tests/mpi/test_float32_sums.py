@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16, finfo, float8_e4m3fn, float8_e5m2
 from mpi4py import MPI
-from support.cases import ENGINES
+from support.collectives import AVERAGED, ENGINES, REDUCING
 
 import mpicoll
 from mpicoll.errors import ArgumentError, MismatchError, PreconditionError
 from mpicoll.schedules.registry import exact_algorithms, find
 
 DTYPES = [np.dtype(each) for each in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)]
-COLLECTIVES = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
-CASES = [(collective, name) for collective in COLLECTIVES for name in exact_algorithms(collective)]
+CASES = [(collective, name) for collective in REDUCING for name in exact_algorithms(collective)]
 UFUNCS = {"SUM": np.add, "PROD": np.multiply, "AVG": np.add}
 BITS = {"float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e5m2": 2}         # of the mantissa
 
@@ -82,7 +81,7 @@ def test_every_algorithm(comm, ours, engine, collective, algorithm):
 @pytest.mark.parametrize("op", UFUNCS)
 def test_every_type_and_operator(comm, ours, engine, dtype, op):
     with ours.using(engine=engine, accumulate="float32"):
-        for collective in ("allreduce", "reduce", "reduce_scatter", *(("scan", "exscan") if op != "AVG" else ())):
+        for collective in REDUCING if op != "AVG" else AVERAGED:
             for n in (2 * comm.size + 1, 200_000):              # with few rounds, and with the least bytes
                 reduce_all(comm, ours, collective, given(comm.size, n, dtype, op), op)
 

@@ -47,8 +47,8 @@ def test_neighbours(comm, graph):
     """Every method in every form by every algorithm, of equal blocks and of others, with ranks that are late."""
     algorithms = ("direct", *["combining"] * (graph == "stencil"))
     calls = tuple(
-        Call(method, algorithm, (3, 0, 40), "INT", layout, side, form=form, strewn=method in WITH_COUNTS, graph=graph)
-        if method in WITH_COUNTS else Call(method, algorithm, (3,), "INT", layout, side, form=form, graph=graph)
+        Call(method, algorithm, (3, 0, 40) if method in WITH_COUNTS else (3,), "INT", layout, side, form=form,
+             with_gaps=method in WITH_COUNTS, graph=graph)
         for algorithm in algorithms for method in NEIGHBOURING for form in FORMS
         for layout, side in (("plain", "both"), ("indexed", "odd"))
     )

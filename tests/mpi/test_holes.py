@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support.calls import complete, goes_short
+from support.calls import complete, takes_fast_path
 from support.cases import AGAIN, Checks
 
 from mpicoll.buffers.datatypes import TypeFacts
@@ -19,7 +19,7 @@ N = 6  # elements of a column
 
 @pytest.fixture
 def column():
-    """A column of a matrix of three, of which the next element is the next column."""
+    """Return a column of a matrix of three, of which the next element is the next column."""
     vector = MPI.DOUBLE.Create_vector(N, 1, 3)
     resized = vector.Create_resized(0, 8).Commit()
     vector.Free()
@@ -33,14 +33,14 @@ def numbers(rank, turn):
 
 
 def matrix(width=3, values=None):
-    """A matrix of -1, with values in its first column."""
+    """Return a matrix of -1, with values in its first column."""
     made = np.full((N, width), -1.0)
     if values is not None:
         made[:, 0] = values
     return made
 
 
-def called(comm, form, name, *arguments):
+def complete_call(comm, form, name, *arguments):
     """Make a call in a form, and complete it."""
     method = getattr(comm, name if form == BLOCKING else f"I{name.lower()}")
     complete(method(*arguments))
@@ -53,13 +53,13 @@ LATE = pytest.mark.parametrize("late", [False, True])
 def bcast(comm, form, column, turn):
     root = comm.size - 1
     into = matrix(values=numbers(root, turn) if comm.rank == root else None)
-    called(comm, form, "Bcast", [into, 1, column], root)
+    complete_call(comm, form, "Bcast", [into, 1, column], root)
     return into, matrix(values=numbers(root, turn))
 
 
 def allreduce(comm, form, column, turn):
     into = matrix()
-    called(comm, form, "Allreduce", [numbers(comm.rank, turn), N, MPI.DOUBLE], [into.ravel()[:N], N, MPI.DOUBLE])
+    complete_call(comm, form, "Allreduce", [numbers(comm.rank, turn), N, MPI.DOUBLE], [into.ravel()[:N], N, MPI.DOUBLE])
     return into.ravel()[:N], sum(numbers(rank, turn) for rank in range(comm.size))
 
 
@@ -70,7 +70,7 @@ def allgather(comm, form, column, turn):
         KEPT[key] = wide.Create_resized(0, 8).Commit()
     wide.Free()
     into = matrix(comm.size + 1)
-    called(comm, form, "Allgather", [matrix(values=numbers(comm.rank, turn)), 1, column], [into, 1, KEPT[key]])
+    complete_call(comm, form, "Allgather", [matrix(values=numbers(comm.rank, turn)), 1, column], [into, 1, KEPT[key]])
     want = matrix(comm.size + 1)
     for rank in range(comm.size):
         want[:, rank] = numbers(rank, turn)
@@ -83,14 +83,14 @@ def in_place(comm, form, column, turn):
     for rank in range(comm.size):
         want[:, rank] = numbers(rank, turn)
     into[:, comm.rank] = numbers(comm.rank, turn)
-    called(comm, form, "Allgather", MPI.IN_PLACE, [into, 1, KEPT["wide", comm.size]])
+    complete_call(comm, form, "Allgather", MPI.IN_PLACE, [into, 1, KEPT["wide", comm.size]])
     return into, want
 
 
 def gather(comm, form, column, turn):
     root, into = comm.size - 1, np.full((comm.size, N), -1.0)
     receive = into if comm.rank == root else None
-    called(comm, form, "Gather", [matrix(values=numbers(comm.rank, turn)), 1, column], receive, root)
+    complete_call(comm, form, "Gather", [matrix(values=numbers(comm.rank, turn)), 1, column], receive, root)
     every = np.array([numbers(rank, turn) for rank in range(comm.size)])
     return into, every if comm.rank == root else np.full((comm.size, N), -1.0)
 
@@ -98,7 +98,7 @@ def gather(comm, form, column, turn):
 def scatter(comm, form, column, turn):
     into = matrix()
     send = np.array([numbers(rank, turn) for rank in range(comm.size)]) if comm.rank == 0 else None
-    called(comm, form, "Scatter", send, [into, 1, column], 0)
+    complete_call(comm, form, "Scatter", send, [into, 1, column], 0)
     return into, matrix(values=numbers(comm.rank, turn))
 
 
@@ -114,12 +114,12 @@ def alltoallw(comm, form, column, turn):
     send, into = np.array([numbers(comm.rank, turn) + 5 * r for r in range(p)]).T.copy(), np.full((p + 1, N), -1.0)
     want = into.copy()
     want[:p] = [numbers(rank, turn) + 5 * comm.rank for rank in range(p)]
-    called(comm, form, "Alltoallw", [send, columns], [into, rows])
+    complete_call(comm, form, "Alltoallw", [send, columns], [into, rows])
     return into, want
 
 
 def nothing_to_rank_0(comm, form, column, turn):
-    """No datatype where nothing goes."""
+    """Pass no datatype where no element is sent."""
     p, key = comm.size, ("alltoallw", comm.size)
     alltoallw(comm, form, column, turn)
     columns, rows = ([MPI.DATATYPE_NULL, *types[1:]] for types in KEPT[key])
@@ -129,12 +129,12 @@ def nothing_to_rank_0(comm, form, column, turn):
     if comm.rank:
         rows[0] = KEPT[key][1][0]
         want[:p] = [numbers(rank, turn) for rank in range(p)]
-    called(comm, form, "Alltoallw", [send, sent, [0] * p, columns], [into, received, [0] * p, rows])
+    complete_call(comm, form, "Alltoallw", [send, sent, [0] * p, columns], [into, received, [0] * p, rows])
     return into, want
 
 
 def alltoallv(comm, form, column, turn):
-    """Columns, one for each rank; of rank 0 none."""
+    """Send a column to each rank, from rank 0 none."""
     p, key = comm.size, ("alltoallv", comm.size)
     if key not in KEPT:
         vector = MPI.DOUBLE.Create_vector(N, 1, p)
@@ -145,7 +145,7 @@ def alltoallv(comm, form, column, turn):
     if comm.rank:
         want[:] = np.array([numbers(rank, turn) + 5 * comm.rank for rank in range(p)]).T
     places = list(range(p))
-    called(comm, form, "Alltoallv", [send, counts, places, KEPT[key]], [into, own, places, KEPT[key]])
+    complete_call(comm, form, "Alltoallv", [send, counts, places, KEPT[key]], [into, own, places, KEPT[key]])
     return into, want
 
 
@@ -159,8 +159,8 @@ CALLS = {
 @FORMS
 @LATE
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_packed_arrives(ours, column, name, form, late):
-    """Over at once, or gone on with where a rank is late; what lies in the holes stays."""
+def test_packed_elements_arrive(ours, column, name, form, late):
+    """Elements with holes arrive, also if a rank is late; the holes keep their content."""
     with Checks() as checks:
         for turn in range(AGAIN + 2):
             if late and turn >= AGAIN - 1 and ours.rank == turn % ours.size:
@@ -171,8 +171,8 @@ def test_what_is_packed_arrives(ours, column, name, form, late):
             checks.equal(records[-1].fast_path, turn >= AGAIN - 1, turn, "fast")
 
 
-def test_a_freed_datatype_is_another(ours):
-    """Though MPI gives its handle to the next one, and Python its address."""
+def test_a_new_datatype_at_a_freed_address(ours):
+    """A new datatype may have the handle and the address of a freed one; it is not taken for it."""
     handles, n = set(), 4
     for stride in (1, 2, 3, 2, 1, 3):
         vector = MPI.DOUBLE.Create_vector(n, 1, stride)
@@ -185,7 +185,7 @@ def test_a_freed_datatype_is_another(ours):
                 memory[: n * stride : stride] = np.arange(n)
             want = np.full(3 * n, -1.0)
             want[: n * stride : stride] = np.arange(n)
-            assert goes_short(ours, lambda: ours.Bcast([memory, 1, datatype])) == (turn == AGAIN - 1)  # noqa: B023
+            assert takes_fast_path(ours, lambda: ours.Bcast([memory, 1, datatype])) == (turn == AGAIN - 1)  # noqa: B023
             assert (memory == want).all()
         datatype.Free()
     assert len(handles) < 6 or MPI.Get_library_version().startswith("Open MPI")
@@ -193,8 +193,8 @@ def test_a_freed_datatype_is_another(ours):
         ours.Bcast([np.zeros(9), 1, datatype])
 
 
-def test_the_facts_of_a_kind_stay(ours, column):
-    """Other datatypes cannot be taken for it while its row is there."""
+def test_a_cached_call_keeps_its_datatype_facts(ours, column):
+    """While its row is there, no other datatype can have the same address."""
     for turn in range(AGAIN):
         bcast(ours, BLOCKING, column, turn)
     kinds = ours._state.fast_path.table.kinds
@@ -213,8 +213,8 @@ MADE = {
 
 
 @pytest.mark.parametrize("make", MADE)
-def test_datatypes_that_are_made_anew(ours, make):
-    """They are known by how they were made, and others are not taken for them."""
+def test_datatypes_created_for_each_call(ours, make):
+    """Datatypes are identified by their construction."""
     for turn in range(AGAIN + 2):
         for k in (3, 2, 4):
             datatype = MADE[make](k).Commit()
@@ -229,8 +229,8 @@ def test_datatypes_that_are_made_anew(ours, make):
             assert records[0].fast_path == (turn >= AGAIN - 1)
 
 
-def test_datatypes_made_anew_of_others(ours):
-    """They are right, whichever way they go, and nothing that MPI makes to say how they were made is left."""
+def test_nested_datatypes_created_for_each_call(ours):
+    """Results are right on either path, and handles that describe the construction are freed."""
     for turn in range(AGAIN + 2):
         for k in (3, 2):
             vector = MPI.DOUBLE.Create_vector(N, 1, k)
@@ -246,7 +246,7 @@ def test_datatypes_made_anew_of_others(ours):
 
 
 def test_a_datatype_that_is_not_committed_is_refused(ours):
-    """Though one that was made alike was served."""
+    """A committed datatype of the same construction was served before."""
     for _ in range(AGAIN):
         datatype = MADE["vector"](3).Commit()
         ours.Bcast([matrix(), 1, datatype])

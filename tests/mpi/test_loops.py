@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases
+from support import cases, collectives
 from support.cases import Case, Checks
 from unit.conftest import registry as registry
 
@@ -58,7 +58,7 @@ def loops(monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.unsampled(max_size=4)
-@each("engine", cases.ENGINES)
+@each("engine", collectives.ENGINES)
 @each(("collective", "body"), [("bcast", down), ("reduce", up)])
 def test_piece_by_piece(comm, registry, loops, engine, collective, body):
     """Offsets move from turn to turn; a rank in the middle has two steps a turn. Pieces are cut into chunks too."""
@@ -67,12 +67,12 @@ def test_piece_by_piece(comm, registry, loops, engine, collective, body):
     ours = mpicoll.Comm(comm)
     with Checks() as checks:
         for n, how in ((PIECES * 5, {}), (PIECES * 5 + 7, {}), (PIECES * 40, {"chunk_bytes": 96, "window": 3})):
-            cases.check(checks, ours, comm, Case(collective, n), body.__name__, engine, **how)
+            cases.check(checks, ours, Case(collective, n), body.__name__, engine, **how)
     assert loops[0] == PIECES and min(loops) >= PIECES // 2 - 1, loops
 
 
 @pytest.mark.mpi(min_size=2)
-@each("engine", cases.ENGINES)
+@each("engine", collectives.ENGINES)
 def test_started_again_and_again(comm, registry, loops, engine):
     """A persistent collective has requests of its own for every turn."""
     down.__doc__ = DOC
@@ -99,27 +99,27 @@ def one_by_one(p, rank):
 
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.unsampled(max_size=4)
-@each("engine", cases.ENGINES)
+@each("engine", collectives.ENGINES)
 def test_rank_by_rank(comm, registry, monkeypatch, loops, engine):
     """Peers move from turn to turn. Loops are looked for in few steps too here, as in the test below."""
     monkeypatch.setattr(rolled, "LOOKED_AT", 0)
     one_by_one.__doc__ = DOC
     algorithm("bcast")(one_by_one)
     with Checks() as checks:
-        cases.check(checks, mpicoll.Comm(comm), comm, Case("bcast", 9), "one_by_one", engine)
+        cases.check(checks, mpicoll.Comm(comm), Case("bcast", 9), "one_by_one", engine)
     assert max(loops) == (comm.size - 1 if comm.rank == 0 else 1)
 
 
 @pytest.mark.mpi(min_size=5)
-@each("engine", cases.ENGINES)
+@each("engine", collectives.ENGINES)
 def test_every_algorithm(comm, monkeypatch, loops, engine):
     monkeypatch.setattr(rolled, "LOOKED_AT", 0)
     ours, found = mpicoll.Comm(comm), {}
     with Checks() as checks:
-        for collective, spec in cases.specs():
+        for collective, spec in collectives.specs():
             loops.clear()
             for n, how in ((comm.size * 4, {}), (comm.size * 40, {"chunk_bytes": 64})):
-                case = Case(collective, n if collective != "barrier" else 0)
-                cases.check(checks, ours, comm, case, spec, engine, **how)
+                case = Case(collective, n)
+                cases.check(checks, ours, case, spec, engine, **how)
             found[collective, spec] = comm.allreduce(max(loops), MPI.MAX)
     assert found["alltoall", "pairwise"] > 2 and found["bcast", "binomial"] == 1, found

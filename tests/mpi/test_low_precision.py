@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 from mpi4py import MPI
-from support.cases import ENGINES
+from support.collectives import ENGINES
 
 import mpicoll
 from mpicoll.errors import ArgumentError, DatatypeError, OperatorError

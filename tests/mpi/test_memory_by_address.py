@@ -1,6 +1,6 @@
 """Memory given by its address, as torch's tensors are: with a datatype that has holes it goes on behind what was said.
 
-A program says how many bytes of data there are (`MPI.buffer.fromaddress`), and not how far they are strewn; Heat does.
+A program says how many bytes of data there are (`MPI.buffer.fromaddress`), and not how far apart they are; Heat does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def column(matrix: np.ndarray, i: int, rows: int) -> Any:
 def test_the_data_is_where_the_datatype_says():
     """In one buffer, in blocks of one type, and in blocks of several; calls are in test_interface.py."""
     memory = np.arange(1.0 * ROWS * COLUMNS).reshape(ROWS, COLUMNS)
-    with types.made(ELEMENT) as datatype:
+    with types.committed(ELEMENT) as datatype:
         said = column(memory, 1, ROWS)
         for parsed in (parse.parse_buffer([said, ROWS, datatype]),
                        vector.parse_vector([said, [1, 3], [0, 1], datatype], False, 2),
@@ -37,7 +37,7 @@ def test_the_data_is_where_the_datatype_says():
 
 def test_more_data_than_was_said_is_refused():
     memory = np.zeros((ROWS, COLUMNS))
-    with types.made(ELEMENT) as datatype:
+    with types.committed(ELEMENT) as datatype:
         said = column(memory, 1, 2)
         parse.parse_buffer([said, 2, datatype])
         vector.parse_vector([said, [2], [1], datatype], False, 1)
@@ -51,7 +51,7 @@ def test_more_data_than_was_said_is_refused():
 def test_an_object_has_an_end():
     """Its own, whatever the datatype."""
     memory = np.zeros(2)
-    with types.made(ELEMENT) as datatype:
+    with types.committed(ELEMENT) as datatype:
         for obj in (memory, MPI.buffer.frombuffer(memory), bytearray(16)):
             with pytest.raises(BufferTooSmallError):
                 parse.parse_buffer([obj, 2, datatype])

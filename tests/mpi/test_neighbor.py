@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 from support.cases import Checks
 from support.in_form import FORMS
-from support.neighbors import NAMES, Exchange, lists
+from support.neighbors import NAMES, lists, prepare
 
 import mpicoll
 from mpicoll.dispatch.methods import NEIGHBOR_METHODS
@@ -66,10 +66,10 @@ def test_every_method(ours, engine, topology, form):
     made = TOPOLOGIES[topology](ours)
     with Checks() as checks, made.using(engine=engine):
         for name, n in product(NAMES, (0, 1, 700)):
-            call = Exchange(made, name, n)
+            call = prepare(made, name, n)
             with made.trace() as records:
-                call.run(made, name, form, 4)
-            checks.equal(call.recv.tolist(), call.want.tolist(), name, n)
+                call.run(made, form, 4)
+            checks.call(call, name, n)
             ran = {(r.collective, r.algorithm, r.engine, r.form, r.name) for r in records}
             method = NEIGHBOR_METHODS[name].spelled(form)
             checks.equal(ran, {(name.lower(), "direct", engine, form, method)})
@@ -84,11 +84,12 @@ def test_equals_the_builtin(ours, topology):
         for name, form in product(NAMES, ("blocking", "nonblocking")):
             if not builtin_is_right(made, form):
                 continue
-            direct, native = Exchange(made, name, 3), Exchange(made, name, 3)
-            direct.run(made, name, form)
+            direct, native = prepare(made, name, 3), prepare(made, name, 3)
+            direct.run(made, form)
             with made.using(**{name.lower(): "native"}), made.trace() as records:
-                native.run(made, name, form)
-            checks.equal(direct.recv.tolist(), native.recv.tolist(), name, form)
+                native.run(made, form)
+            checks.call(direct, name, form)
+            checks.call(native, name, form, "native")
             checks.equal({record.algorithm for record in records}, {"native"})
     made.Free()
 
@@ -111,20 +112,20 @@ def test_in_chunks(ours, engine):
     made = ours.Create_dist_graph_adjacent(*lists(ours.rank, ours.size))
     with Checks() as checks, made.using(engine=engine, chunk_bytes=64):
         for name in NAMES:
-            call = Exchange(made, name, 50)
-            call.run(made, name, "blocking")
-            checks.equal(call.recv.tolist(), call.want.tolist(), name)
+            call = prepare(made, name, 50)
+            call.run(made)
+            checks.call(call, name)
 
 
 def test_many_at_once(ours):
     """Requests in flight side by side, completed in another order."""
     made = ours.Create_cart([ours.size], [True])
-    calls = [(name, Exchange(made, name, n)) for name in NAMES for n in (1, 300)]
+    calls = [(name, prepare(made, name, n)) for name in NAMES for n in (1, 300)]
     requests = [getattr(made, NEIGHBOR_METHODS[name].spelled("nonblocking"))(*c.arguments) for name, c in calls]
     MPI.Request.Waitall(requests[::-1])
     with Checks() as checks:
         for name, call in calls:
-            checks.equal(call.recv.tolist(), call.want.tolist(), name)
+            checks.call(call, name)
 
 
 def test_elements_with_holes(ours):
@@ -148,9 +149,9 @@ def test_dup_and_sub_have_neighbours(ours):
     """A Dup of a grid, and a row of it."""
     made = ours.Create_cart([ours.size, 1], [True, True])
     for other in (made.Dup(), made.Sub([True, False])):
-        call = Exchange(other, "Neighbor_alltoall", 2)
-        call.run(other, "Neighbor_alltoall", "blocking")
-        assert call.recv.tolist() == call.want.tolist()
+        call = prepare(other, "Neighbor_alltoall", 2)
+        call.run(other)
+        assert not call.difference
         other.Free()
 
 
@@ -195,9 +196,9 @@ def test_wrong_buffers(ours, method):
         call(np.zeros(4), [x, 3, MPI.DOUBLE])
     with pytest.raises(OverlapError):
         call(x, x)
-    call = Exchange(made, "Neighbor_alltoall", 2)
-    call.run(made, "Neighbor_alltoall", "blocking")
-    assert call.recv.tolist() == call.want.tolist()
+    call = prepare(made, "Neighbor_alltoall", 2)
+    call.run(made)
+    assert not call.difference
 
 
 def test_blocks_outside_of_the_buffer(ours):
@@ -222,10 +223,10 @@ def test_check_mode_compares_neighbours(comm, monkeypatch):
     for name, algorithm in product(NAMES, ("direct", "native")):
         if algorithm == "native" and not builtin_is_right(made, "nonblocking"):
             continue
-        call = Exchange(made, name, 2)
+        call = prepare(made, name, 2)
         with made.using(**{name.lower(): algorithm}):
-            call.run(made, name, "blocking")
-        assert call.recv.tolist() == call.want.tolist(), (name, algorithm)
+            call.run(made)
+        assert not call.difference, (name, algorithm)
     if comm.size > 1:
         n = 1 + (comm.rank == 1)
         with pytest.raises(MismatchError, match="the bytes they send each other"):

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases, ops
+from support import cases, collectives, ops
 from support.calls import is_ended
 from support.cases import Checks
 
@@ -21,7 +21,7 @@ from mpicoll.errors import CountMismatch, PreconditionError
 from mpicoll.progress import driver, table
 from mpicoll.progress import thread as progress
 
-ALGORITHMS = [name for collective, name in cases.specs() if collective == "allreduce"]
+ALGORITHMS = [name for collective, name in collectives.specs() if collective == "allreduce"]
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 each = pytest.mark.parametrize
 

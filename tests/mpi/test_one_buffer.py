@@ -8,16 +8,15 @@ from itertools import product
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases
-from support.calls import goes_short, teach
+from support.calls import fill_fast_path, takes_fast_path
 from support.cases import AGAIN, Checks
+from support.collectives import ENGINES, REDUCING, REDUCING_METHODS
 from support.in_form import FORMS, in_form
 
 import mpicoll
 from mpicoll import errors
 
 each = pytest.mark.parametrize
-REDUCING = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
 FEW = 2     # elements of a block
 
 
@@ -42,7 +41,7 @@ def vector(comm, dtype):
 
 
 def reduce(comm, name, x, way):
-    """The memory after a call at x, of the last rank as the root."""
+    """Return the memory after a call at x, with the last rank as the root."""
     send, recv = WAYS[way](x)
     root = comm.size - 1
     if name == "Reduce_scatter_block" and way != "in place":
@@ -56,14 +55,14 @@ def reduce(comm, name, x, way):
 
 @each("check", ["0", "1"], ids=["", "check-mode"])
 @each("form", FORMS)
-@each("engine", [*cases.ENGINES, "native"])
+@each("engine", [*ENGINES, "native"])
 def test_is_in_place(comm, engine, form, check, monkeypatch):
-    """Also where the others say MPI.IN_PLACE."""
+    """One buffer is in place, also if other ranks pass MPI.IN_PLACE."""
     monkeypatch.setenv("MPICOLL_CHECK", check)
     ours = in_form(mpicoll.Comm, form)(comm.Dup())
-    how = dict.fromkeys(cases.REDUCING, engine) if engine == "native" else {"engine": engine}
+    how = dict.fromkeys(REDUCING, engine) if engine == "native" else {"engine": engine}
     with ours.using(**how), Checks() as checks:
-        for name, way in product(REDUCING, WAYS):
+        for name, way in product(REDUCING_METHODS, WAYS):
             want = reduce(ours, name, vector(comm, float), "in place")
             for who in (comm.rank, comm.rank % 2):
                 got = reduce(ours, name, vector(comm, float), way if who == comm.rank else "in place")
@@ -74,9 +73,9 @@ def test_is_in_place(comm, engine, form, check, monkeypatch):
     ours.Free()
 
 
-@each("name", REDUCING)
-def test_two_arrays_and_one_take_turns_on_the_short_way(comm, name):
-    """Their other fields are the same."""
+@each("name", REDUCING_METHODS)
+def test_one_and_two_arrays_alternate_on_the_fast_path(comm, name):
+    """The keys of both differ in one word only."""
     root, blocks = comm.size - 1, 1 if "scatter" in name else comm.size
     counts = [[FEW] * comm.size] * (name == "Reduce_scatter")
     has_result = (name, comm.rank) != ("Exscan", 0) and (name != "Reduce" or comm.rank == root)
@@ -101,19 +100,19 @@ def test_two_arrays_and_one_take_turns_on_the_short_way(comm, name):
         ours.Free()
 
 
-@each("name", REDUCING)
-def test_one_array_goes_the_short_way_where_in_place_does(comm, name):
+@each("name", REDUCING_METHODS)
+def test_one_array_takes_the_fast_path_if_in_place_does(comm, name):
     ours, short = mpicoll.Comm(comm), []
     for way in ("in place", "one object"):
         call = lambda way=way: reduce(ours, name, vector(comm, float), way)
-        teach(call)
-        short.append(goes_short(ours, call))
+        fill_fast_path(call)
+        short.append(takes_fast_path(ours, call))
     assert short[0] == short[1] and (short[0] or name not in ("Reduce", "Allreduce", "Scan"))
 
 
 @each("form", FORMS)
-def test_what_overlaps_otherwise_is_refused(comm, form):
-    """Before anything is sent."""
+def test_other_overlaps_are_refused(comm, form):
+    """The call raises before anything is sent."""
     ours, p = in_form(mpicoll.Comm, form)(comm), comm.size
     x, y = np.zeros(FEW * p), np.zeros(3)
     refused = {

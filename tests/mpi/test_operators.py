@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 from support import operators, ops
 from support.cases import AGAIN, Checks
+from support.collectives import REDUCING_METHODS
 
 import mpicoll
 from mpicoll.errors import DatatypeError, OperatorError, PreconditionError
@@ -41,12 +42,12 @@ def compare(comm, method, form, cells):
 
 
 @each("op", operators.ALL)
-def test_what_runs_natively_runs(comm, op):
+def test_pairs_that_mpi_takes_run(comm, op):
     compare(comm, "Allreduce", BLOCKING, [(name, op) for name in operators.datatypes()])
 
 
 @each("form", FORMS)
-@each("method", operators.REDUCTIONS)
+@each("method", REDUCING_METHODS)
 def test_in_every_form_of_every_reduction(comm, method, form):
     """What the standard allows on types with kernels is compared in test_reductions.py."""
     compare(comm, method, form, [cell for cell in operators.cells() if cell not in KERNELS])
@@ -69,7 +70,7 @@ def refuses(error, call, comm, *words):
     return False
 
 
-@each("method", operators.REDUCTIONS)
+@each("method", REDUCING_METHODS)
 def test_pairs_of_the_standard_without_a_compiled_kernel(comm, method):
     """MPI_Reduce_local reduces them, by mpicoll's algorithms, on the fast path too."""
     ours = mpicoll.Comm(comm)
@@ -115,7 +116,7 @@ def test_native_serves_what_no_kernel_does(comm):
     ring.Free()
 
 
-def test_it_is_said_once(ours, comm, caplog):
+def test_the_fallback_is_logged_once(ours, comm, caplog):
     with caplog.at_level(logging.WARNING, "mpicoll"):
         for op in (MPI.SUM, MPI.SUM, MPI.MAX):
             operators.call("Allreduce", BLOCKING, ours, MPI.CHAR, op)

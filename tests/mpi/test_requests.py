@@ -7,20 +7,21 @@ import gc
 import pickle
 import time
 import weakref
+from itertools import product
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import arranged, ops
-from support.arranged import PLAIN
+from support import ops, vectors
 from support.calls import complete, works
-from support.cases import Checks
+from support.cases import Case, Checks
+from support.collectives import AVERAGED_METHODS, EQUAL_METHODS
 
 import mpicoll
 from mpicoll.errors import CommError, RequestError
 from mpicoll.runtime import duplicate
 from mpicoll.runtime.comm_state import CommState
-from mpicoll.schedules.collectives import COLLECTIVES, NONBLOCKING, PERSISTENT
+from mpicoll.schedules.collectives import COLLECTIVES, FORMS, NONBLOCKING, PERSISTENT
 
 each = pytest.mark.parametrize
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -61,7 +62,7 @@ class Exchange:
         self.requests = [receive(self.got, self.source, tag), send(np.full(3, float(rank)), (rank + 1) % p, tag)]
 
     @property
-    def wrong(self):
+    def difference(self):
         return "" if (self.got == self.source).all() else f"the message: {self.got}"
 
 
@@ -69,9 +70,9 @@ class Mixed:
     """Two requests of every method of ours between plain ones, under way."""
 
     def __init__(self, comm, form):
-        self.form, self.calls = form, arranged.every(comm) + arranged.every(comm, 300)
+        self.form, self.calls = form, vectors.prepare_all(comm) + vectors.prepare_all(comm, 300)
         self.plain = [Exchange(comm, form, tag) for tag in (1, 2)]
-        ours = [call.begin(comm, form) for call in self.calls]
+        ours = [call.start(comm, form) for call in self.calls]
         (first, second), (third, fourth) = (exchange.requests for exchange in self.plain)
         self.requests = [first, *ours[:7], second, third, *ours[7:], fourth]
         if form == PERSISTENT:
@@ -80,8 +81,10 @@ class Mixed:
     def check(self):
         """All is there, and each request is what MPI has it be after completion."""
         with Checks() as checks:
-            for one in (*self.calls, *self.plain):
-                checks.that(not one.wrong, getattr(one, "method", "message"), one.wrong)
+            for call in self.calls:
+                checks.call(call)
+            for exchange in self.plain:
+                checks.that(not exchange.difference, exchange.difference)
             for request in self.requests:
                 checks.equal(request == MPI.REQUEST_NULL, self.form == NONBLOCKING, request)
         if self.form == PERSISTENT:
@@ -94,7 +97,7 @@ def all_tested(of, requests):
         time.sleep(0)
 
 
-def each_by(one):
+def completed_singly(one):
     """Completion by what names one request at a time, until it names none."""
 
     def complete(of, requests):
@@ -126,8 +129,8 @@ WAYS = {
     "Waitall": lambda of, requests: of.Waitall(requests),
     "Waitall with statuses": lambda of, requests: of.Waitall(requests, [MPI.Status() for _ in requests]),
     "Testall": all_tested,
-    "Waitany": each_by(lambda of, requests: (of.Waitany(requests), True)),
-    "Testany": each_by(lambda of, requests: of.Testany(requests)),
+    "Waitany": completed_singly(lambda of, requests: (of.Waitany(requests), True)),
+    "Testany": completed_singly(lambda of, requests: of.Testany(requests)),
     "Waitsome": some_by("Waitsome"),
     "Testsome": some_by("Testsome"),
     "Wait": lambda of, requests: [of.Wait(request) for request in requests],
@@ -306,10 +309,10 @@ def test_buffers_live_as_long_as_requests_of_mpis_own(comm, form):
     """mpi4py itself keeps none of a reduction's; MPI would read memory that has another owner by now."""
     ours = mpicoll.Comm(comm)
     with ours.using(**dict.fromkeys(COLLECTIVES, "native")), Checks() as checks:
-        for method in PLAIN:
-            call = arranged.by_name(method, ours)
-            arrays = [weakref.ref(argument) for argument in call.arguments if isinstance(argument, np.ndarray)]
-            request = call.begin(ours, form)
+        for method in EQUAL_METHODS:
+            call = vectors.prepare(method, ours)
+            arrays = [weakref.ref(memory) for memory in (call.sent, call.received) if memory is not None]
+            request = call.start(ours, form)
             del call
             checks.that(all(array() is not None for array in arrays), method, "under way")
             complete(request)
@@ -353,7 +356,7 @@ def test_nothing_is_written_after_free(ours, complete):
             request.Start()
 
 
-def test_what_is_in_flight_goes_on_while_the_first_is_made(alone):
+def test_operations_progress_while_the_first_request_is_created(alone):
     """It takes a communicator for its tags, which all ranks make together; one of them waits for another before."""
     n = 1 << 17
     got = np.full(n, -1.0)
@@ -437,7 +440,7 @@ def test_more_alive_at_once_than_there_are_tags(ours):
     assert len(ours._state.tag_pool.comms) <= 3
 
 
-def test_dropped_while_under_way(ours, form):
+def test_dropped_while_in_flight(ours, form):
     """It completes all the same, and its tags are not given out before."""
     got = started(ours, form, 3_000)[1]
     gc.collect()
@@ -464,6 +467,7 @@ def test_inactive_when_its_communicator_goes(ours):
 
 def test_types_freed_before_the_end(ours, form):
     """As MPI has it: they go once nothing uses them. (An operator may not: mpi4py forgets its function.)"""
+    product_of_all = ops.combined("PRODUCT", [ops.matrices(2_000, rank) for rank in range(ours.size)])
     send, got = ops.matrices(2_000, ours.rank), [np.zeros(8_000, np.int64) for _ in range(4)]
     begin = ours.Allreduce_init if form == PERSISTENT else ours.Iallreduce
     with ops.user_op(ops.PRODUCT) as op:
@@ -475,22 +479,18 @@ def test_types_freed_before_the_end(ours, form):
                     each_got[:] = 0
                 mpicoll.Prequest.Startall(requests)
             mpicoll.Request.Waitall(requests)
-            assert all(np.array_equal(each_got, ops.multiplied(2_000, ours.size)) for each_got in got)
+            assert all(np.array_equal(each_got, product_of_all) for each_got in got)
         for request in requests if form == PERSISTENT else ():
             request.Free()
 
 
 def test_averages_in_every_method_and_form(ours):
     """Sums, divided by the number of ranks, of every method that can be asked for one."""
-    p, words = ours.size, ("Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter")
     with Checks() as checks:
-        for name in words:
-            for spelt in ("blocking", NONBLOCKING, PERSISTENT):
-                made = arranged.arrange(name, ours)
-                made.arguments = tuple(mpicoll.AVG if a is MPI.SUM else a for a in made.arguments)
-                complete(made.begin(ours, spelt))
-                if made.want is not None:
-                    checks.equal(made.memory, made.want / p, name, spelt)
+        for name, form in product(AVERAGED_METHODS, FORMS):
+            call = Case(name, op="AVG").prepare(ours)
+            call.run(ours, form)
+            checks.call(call, form)
 
 
 def test_mpis_own_startall_does_not_start_ours(ours):
@@ -503,7 +503,7 @@ def test_mpis_own_startall_does_not_start_ours(ours):
         assert caught.value.Get_error_class() == MPI.ERR_REQUEST
     mpicoll.Prequest.Startall(requests)
     mpicoll.Prequest.Waitall(requests)
-    assert not exchange.wrong
+    assert not exchange.difference
     for request in requests:
         request.Free()
 

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases
+from support import collectives
 from support.cases import Case
 from support.trace_events import check_format
 
@@ -18,7 +18,7 @@ from mpicoll.engines.events import RECORDING
 from mpicoll.timeline import read, recorder, waits
 from mpicoll.timeline.path import critical_path
 
-COLLECTIVES = sorted({collective for collective, _ in cases.specs()})
+COLLECTIVES = sorted(collectives.EQUAL_BLOCKS)
 P = MPI.COMM_WORLD.size
 
 
@@ -30,8 +30,7 @@ def slices(timeline, category):
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_message_of_every_algorithm(comm, ours, engine, collective):
-    names = [name for other, name in cases.specs() if other == collective]
-    case = Case(collective, 0 if collective == "barrier" else 50, root=P - 1)
+    names, case = collectives.algorithms(collective), Case(collective, 50, root=P - 1)
     posted = 0
     with ours.timeline() as timeline:
         for name in names:
@@ -46,7 +45,7 @@ def test_every_message_of_every_algorithm(comm, ours, engine, collective):
         facts = timeline.trace["otherData"]
         assert (facts["ranks"], facts["unmatched_messages"], facts["lost_messages"]) == (P, 0, 0)
         calls = slices(timeline, "collective")
-        assert {call["name"] for call in calls} == {cases.METHODS[collective]}
+        assert {call["name"] for call in calls} == {collectives.METHOD_NAMES[collective]}
         assert len(calls) == 4 * P * len(names) and {call["args"]["engine"] for call in calls} == {engine}
         if collective == "allreduce" and engine == "compiled":
             assert any(call["args"]["fast_path"] for call in calls)

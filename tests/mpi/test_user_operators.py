@@ -7,15 +7,16 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import cases
-from support.calls import complete, goes_short
+from support.calls import complete, takes_fast_path
 from support.cases import AGAIN, Checks
+from support.collectives import METHOD_NAMES, REDUCING, specs
 
 from mpicoll.buffers import operators
 from mpicoll.errors import OperatorError
 from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING
+from mpicoll.schedules.registry import parse_spec
 
-REDUCING = [(c, s) for c, s in cases.specs() if c in cases.REDUCING]
+SPECS = specs(REDUCING)
 
 
 def composed(a, b, datatype):
@@ -38,19 +39,19 @@ def op(request):
 
 
 def keeps_order(collective, spec, p):
-    return cases.parse_spec(collective, spec)[0].keeps_order(p, None)
+    return parse_spec(collective, spec)[0].keeps_order(p, None)
 
 
 def contribution(n, rank, turn):
     return (np.arange(2.0 * n).reshape(n, 2) * 7 % 5 + rank + turn) % 3 - 1
 
 
-@pytest.mark.parametrize(("collective", "spec"), REDUCING, ids=map(" ".join, REDUCING))
+@pytest.mark.parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 @pytest.mark.parametrize("in_place", [False, True])
 def test_every_algorithm(ours, comm, collective, spec, in_place):
     """Sizes differ in every call; what MPI's own collective gives, since elements are small whole numbers."""
     op = MPI.Op.Create(*((composed, False) if keeps_order(collective, spec, comm.size) else (largest, True)))
-    p, rank, name = comm.size, comm.rank, cases.METHODS[collective]
+    p, rank, name = comm.size, comm.rank, METHOD_NAMES[collective]
     pair = MPI.DOUBLE.Create_contiguous(2).Commit()  # a part of a vector has whole maps
     wide = p if collective == "reduce_scatter" else 1
     with Checks() as checks, ours.using(engine="compiled", **{collective: spec}), ours.trace() as records:
@@ -91,13 +92,13 @@ def test_a_rank_that_comes_late(ours, comm, op, form):
 def test_a_freed_operator_is_refused(ours):
     op = MPI.Op.Create(largest, True)
     for turn in range(AGAIN):
-        assert goes_short(ours, lambda: ours.Allreduce(np.ones(4), np.zeros(4), op)) == (turn == AGAIN - 1)
+        assert takes_fast_path(ours, lambda: ours.Allreduce(np.ones(4), np.zeros(4), op)) == (turn == AGAIN - 1)
     op.Free()
     with pytest.raises(OperatorError, match="OP_NULL"):
         ours.Allreduce(np.ones(4), np.zeros(4), op)
 
 
-def test_the_datatype_is_the_callers_own(ours, comm):
+def test_the_function_gets_the_caller_s_datatype(ours, comm):
     """With its name and attributes, also where another was made alike, or was freed."""
     seen = []
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 from support import vectors
-from support.cases import Checks
-from support.vectors import Call
+from support.cases import Checks, check
+from support.collectives import VECTOR, algorithms, roots, specs, variants
+from support.vectors import VectorCase
 
 import mpicoll
 from mpicoll.buffers import vector as parsed
@@ -17,27 +19,10 @@ from mpicoll.dispatch import count_exchange
 from mpicoll.errors import BufferAccessError, BufferTooSmallError
 from mpicoll.schedules.registry import find
 
-SPECS = list(vectors.specs())
+SPECS = specs(VECTOR)
 HOW = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 24, "window": 2}, {"chunk_bytes": 16, "window": 32})
 each = pytest.mark.parametrize
 every_spec = each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
-
-
-def roots(collective, p):
-    return range(p) if collective in vectors.ROOTED else (0,)
-
-
-def check(checks, ours, call, spec, engine, message=None, **how):
-    """Run a call by one algorithm; what arrived, what must be as it was, and what the trace says."""
-    said = (call, spec, engine, how)
-    with ours.using(engine=engine, **{call.collective: spec}, **how), ours.trace() as records:
-        got, want, unchanged = call.run(ours, message)
-    checks.that((got is None) == (want is None), *said, "has a result")
-    if want is not None:
-        checks.equal(got, want, *said)
-    checks.that(unchanged, *said, "changed its send buffer")
-    checks.equal([(r.collective, r.algorithm, r.engine) for r in records], [(call.collective, spec, engine)], *said)
-    return records
 
 
 @every_spec
@@ -45,43 +30,42 @@ def test_any_counts_at_any_place(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
         for name in vectors.COUNTS:
-            for order in vectors.ORDERS:
-                for root in roots(collective, p):
+            for placement in vectors.PLACEMENTS:
+                for root in roots(collective, *range(p)):
                     for in_place in (False, True):
-                        check(checks, ours, Call(collective, name, order, root, in_place), spec, engine)
+                        check(checks, ours, VectorCase(collective, name, placement, root, in_place), spec, engine)
 
 
 @every_spec
 def test_tiny_chunks(comm, engine, collective, spec):
-    """Some ranks have many chunks and others none or one, and each has as many lanes as its own blocks need."""
+    """Some ranks have many chunks and others none or one; each has as many lanes as its own blocks need."""
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
         for how in HOW[1:]:
             for counts in ("uneven", "a long one")[: how["chunk_bytes"]]:
-                for root in {0, p - 1} & set(roots(collective, p)):
+                for root in roots(collective, 0, p - 1):
                     for in_place in (False, True):
-                        call = Call(collective, counts, "strewn", root, in_place)
+                        call = VectorCase(collective, counts, root=root, in_place=in_place)
                         (record,) = check(checks, ours, call, spec, engine, **how)
                         checks.equal(record.chunk_bytes, how["chunk_bytes"], call, how)
                         if p > 1 and counts == "a long one" and how["chunk_bytes"] == 16 and comm.rank == root:
                             checks.that(record.lanes == 20, call, how, f"not cut: {record}")
 
 
-@each("collective", vectors.METHODS)
+@each("collective", VECTOR)
 def test_parameters_of_algorithms(comm, engine, collective):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
-        for name, spec in vectors.variants():
-            for how in ({}, {"chunk_bytes": 24, "window": 2}) if name == collective else ():
-                for in_place in (False, True):
-                    check(checks, ours, Call(collective, "uneven", "strewn", p - 1, in_place), spec, engine, **how)
+        for _, spec in variants((collective,)):
+            for how, in_place in product(({}, {"chunk_bytes": 24, "window": 2}), (False, True)):
+                check(checks, ours, VectorCase(collective, root=p - 1, in_place=in_place), spec, engine, **how)
 
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.unsampled(max_size=4)
 @each("window", [1, 2, 3, 4, 32])
 def test_ranks_have_lanes_of_their_own(comm, engine, window):
-    """Nobody but the root knows how many chunks the others have: 1, 3, 5, … and none."""
+    """Only the root knows how many chunks the others have: 1, 3, 5, … and none."""
     ours, p = mpicoll.Comm(comm), comm.size
     sizes = [0, *[2 * r - 1 for r in range(1, p)]]
     with Checks() as checks, ours.using(gatherv="linear", engine=engine, chunk_bytes=8, window=window):
@@ -95,21 +79,21 @@ def test_ranks_have_lanes_of_their_own(comm, engine, window):
                 checks.equal(got, np.concatenate([vectors.block(r, 0, n) for r, n in enumerate(sizes)]), root)
 
 
-@each("collective", vectors.METHODS)
+@each("collective", VECTOR)
 def test_many_bytes(comm, engine, collective):
-    """Beyond what an MPI sends at once: nobody may wait for another's turn."""
+    """MPI sends so many bytes by rendezvous only: ranks must not wait for each other in a circle."""
     ours, p, n = mpicoll.Comm(comm), comm.size, 30_000
     counts = {"many": lambda p, s, d: n + s + d}
     with pytest.MonkeyPatch.context() as patch, Checks() as checks:
         patch.setattr(vectors, "COUNTS", counts)
         patch.setattr(vectors, "SYMMETRIC", counts)
-        for spec in vectors.names(collective):
+        for spec in algorithms(collective):
             for in_place, how in ((False, {}), (True, {"chunk_bytes": 50_000})):
-                check(checks, ours, Call(collective, "many", "strewn", p - 1, in_place), spec, engine, **how)
+                check(checks, ours, VectorCase(collective, "many", root=p - 1, in_place=in_place), spec, engine, **how)
 
 
 def test_without_counts_elements_are_shared_out(comm):
-    """As mpi4py does: the first ranks get one more."""
+    """Ranks share the elements as in mpi4py: the first ones get one more."""
     ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
     share = [2 + (r < 1) for r in range(p)]
     forms = (lambda x: x, lambda x: [x, MPI.DOUBLE], lambda x: [x, None, None, "d"], lambda x: [x, (None, None)])
@@ -123,7 +107,7 @@ def test_without_counts_elements_are_shared_out(comm):
 
 
 def test_one_number_for_all(comm):
-    """One count for all ranks, and one displacement that is the stride."""
+    """One count is for all ranks, and one displacement is the stride."""
     ours, p = mpicoll.Comm(comm), comm.size
     for two, five in ((2, 5), (np.int32(2), np.array(5))):
         got = np.full(5 * p, -1.0)
@@ -153,12 +137,12 @@ def test_significant_only_at_the_root(comm):
 
 
 def test_alltoallw_of_many_types(comm, engine):
-    """Every pair of ranks has a type of its own, and every rank lays all of them into one struct of memory."""
+    """Each pair of ranks has its own type, and each rank has all blocks in one struct of memory."""
     ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
     kinds = [(MPI.DOUBLE, "d"), (MPI.INT, "i"), (MPI.CHAR, "S1"), (MPI.SHORT, "h")]
 
     def parts(of):
-        """(type, bytes, count, place) of each block."""
+        """Return (type, bytes, count, place) of each block."""
         found, at = [], 0
         for other in range(p):
             datatype, code = kinds[(rank + other) % 4]
@@ -176,7 +160,7 @@ def test_alltoallw_of_many_types(comm, engine):
     for other, (_, code, n, at) in enumerate(receives):
         data = np.full(n, other * p + rank + 1).astype(code)
         want[at : at + data.nbytes] = np.frombuffer(data.tobytes(), "u1")
-    for spec in vectors.names("alltoallw"):
+    for spec in algorithms("alltoallw"):
         got[:] = 0xA5
         with ours.using(engine=engine, alltoallw=spec):
             ours.Alltoallw([sent, [x[2] for x in sends], [x[3] for x in sends], [x[0] for x in sends]],
@@ -185,14 +169,14 @@ def test_alltoallw_of_many_types(comm, engine):
 
 
 def test_alltoallw_of_subarrays(comm, engine):
-    """A matrix is transposed in blocks: no counts, no displacements, the types say it all."""
+    """A matrix is transposed in blocks by datatypes alone, without counts and displacements."""
     ours, p = mpicoll.Comm(comm), comm.size
     whole = np.arange(4.0 * p * p * p).reshape(2 * p, 2 * p * p)            # two rows of every rank
     mine = whole[:, 2 * p * comm.rank : 2 * p * (comm.rank + 1)].copy()     # this rank has its columns
     rows = np.zeros((2, 2 * p * p))
     out = [MPI.DOUBLE.Create_subarray([2 * p, 2 * p], [2, 2 * p], [2 * d, 0]).Commit() for d in range(p)]
     into = [MPI.DOUBLE.Create_subarray([2, 2 * p * p], [2, 2 * p], [0, 2 * p * s]).Commit() for s in range(p)]
-    for spec in vectors.names("alltoallw"):
+    for spec in algorithms("alltoallw"):
         rows[:] = 0
         with ours.using(engine=engine, alltoallw=spec):
             ours.Alltoallw([mine, out], [rows, into])
@@ -204,40 +188,39 @@ def test_alltoallw_of_subarrays(comm, engine):
 # -- choosing
 
 
-@each("collective", vectors.METHODS)
+@each("collective", VECTOR)
 def test_native_and_auto(ours, collective):
     with Checks() as checks, ours.trace() as records:
         for spec in ("auto", "native"):
             with ours.using(**{collective: spec}):
-                got, want, _ = Call(collective, "uneven", "strewn").run(ours)
-            checks.that(want is None or np.array_equal(got, want), spec, got, want)
+                checks.call(VectorCase(collective).run(ours), spec)
     assert [r.collective for r in records] == [collective] * 2
     assert records[0].algorithm == ours.explain(collective, 8).algorithm and records[1].algorithm == "native"
 
 
-@each("collective", vectors.METHODS)
-def test_who_needs_no_counts_asks_for_none(comm, monkeypatch, collective):
-    """Auto takes what needs none; and asking is what the others do."""
+@each("collective", VECTOR)
+def test_only_algorithms_that_need_counts_exchange_them(comm, monkeypatch, collective):
+    """Auto chooses an algorithm that needs none."""
     ours, asked = mpicoll.Comm(comm), []
     asking = count_exchange.exchange_counts
     monkeypatch.setattr(count_exchange, "exchange_counts", lambda *given: asked.append(given) or asking(*given))
-    for spec in ("auto", *vectors.names(collective)):
+    for spec in ("auto", *algorithms(collective)):
         asked.clear()
         with ours.using(**{collective: spec}):
-            Call(collective, "uneven", "packed").run(ours)
+            VectorCase(collective, "uneven", "packed").run(ours)
         needs = spec != "auto" and not find(collective, spec).direct and collective != "allgatherv"
         assert len(asked) == needs, spec
 
 
-def test_the_plain_form_is_chosen_apart(ours, comm):
+def test_equal_blocks_have_a_choice_of_their_own(ours, comm):
     with ours.using(gather="binomial", gatherv="linear"), ours.trace() as records:
         ours.Gather(np.zeros(1), np.zeros(comm.size))
         ours.Gatherv(np.zeros(1), [np.zeros(comm.size), 1])
     assert [(r.collective, r.algorithm) for r in records] == [("gather", "binomial"), ("gatherv", "linear")]
 
 
-def test_ways_of_many_calls(comm, engine):
-    """Counts that change from call to call on one rank only, which others must not believe to know."""
+def test_counts_that_change_on_one_rank(comm, engine):
+    """The counts of one rank change from call to call, and the others must not use cached ones."""
     ours, p = mpicoll.Comm(comm), comm.size
     with ours.using(engine=engine, gatherv="binomial", alltoallv="bruck"):
         for i in range(40):
@@ -250,8 +233,8 @@ def test_ways_of_many_calls(comm, engine):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_beside_what_is_in_flight(comm, engine):
-    """Calls that ask for counts first, while others of ours are under way and end in any order."""
+def test_beside_operations_in_flight(comm, engine):
+    """Calls exchange counts while other operations are in flight and complete in any order."""
     ours, p = mpicoll.Comm(comm), comm.size
     totals = [np.zeros(5_000) for _ in range(4)]
     with ours.using(engine=engine, gatherv="binomial", scatterv="binomial", alltoallv="bruck"):
@@ -260,8 +243,8 @@ def test_beside_what_is_in_flight(comm, engine):
             requests.append(ours.Iallreduce(np.full(5_000, i + 1.0), total))
             if i % 2 == comm.rank % 2:
                 requests[-1].Test()
-            got, want, _ = Call(("gatherv", "scatterv", "alltoallv", "allgatherv")[i], "uneven", "strewn", 1).run(ours)
-            assert want is None or np.array_equal(got, want)
+            case = VectorCase(("gatherv", "scatterv", "alltoallv", "allgatherv")[i], root=1)
+            assert not case.run(ours).difference
         for request in requests[:: 1 if comm.rank else -1]:
             request.Wait()
     assert all((total == p * (i + 1)).all() for i, total in enumerate(totals))
@@ -272,8 +255,8 @@ def test_beside_what_is_in_flight(comm, engine):
 
 @pytest.mark.mpi(min_size=2)
 @each("count", [3, 1])
-def test_what_does_not_fit_is_told_before_memory_is_written(comm, count):
-    """An algorithm that asks for counts knows better than to write past a block, or to leave a part of it."""
+def test_counts_that_differ_raise_before_memory_is_written(comm, count):
+    """An algorithm that exchanges counts raises instead of writing past a block, or only a part of it."""
     ours, p = mpicoll.Comm(comm), comm.size
     received, said = [2] * p, rf"sends {8 * count} bytes .* 16"
     with ours.using(alltoallv="bruck"), pytest.raises(mpicoll.errors.CountMismatch, match=said):
@@ -282,7 +265,7 @@ def test_what_does_not_fit_is_told_before_memory_is_written(comm, count):
 
 
 def test_the_same_blocks_in_other_memory(comm, engine):
-    """What was found right of blocks is not asked again; where the memory is, or too small, is."""
+    """Valid counts and displacements are cached. Each call checks that its memory is large enough and writable."""
     ours, p = mpicoll.Comm(comm), comm.size
     counts = [1 + i for i in range(p)]
     places = [sum(counts[:i]) for i in range(p)]
@@ -303,7 +286,7 @@ def test_the_same_blocks_in_other_memory(comm, engine):
     assert sys.getrefcount(got) == references
 
 
-def test_few_kinds_of_blocks_are_known(comm, monkeypatch):
+def test_the_cache_of_valid_vectors_is_limited(comm, monkeypatch):
     monkeypatch.setattr(parsed, "CACHE_LIMIT", 5)
     monkeypatch.setattr(parsed, "_valid_vectors", {})
     ours = mpicoll.Comm(comm)

@@ -39,7 +39,7 @@ def _memory(owner):
 @pytest.mark.parametrize("owner", OWNERS)
 def test_results_are_the_builtins(comm, owner):
     ours, p = mpicoll.Comm(comm), comm.size
-    with types.made(AROUND) as around, types.made(COLUMN) as column:
+    with types.committed(AROUND) as around, types.committed(COLUMN) as column:
         for method in ("Bcast", "Allgather", "Alltoallv", "Ibcast"):
             results = []
             for each in (comm, ours):
@@ -66,7 +66,7 @@ def test_an_owner_has_ends(comm, owner):
     """Refused before a message is sent, so that one rank may be wrong alone."""
     ours, at_the_end = mpicoll.Comm(comm), ("VECTOR", ["DOUBLE"], {"count": 4, "blocklength": 1, "stride": 4})
     before = ("HINDEXED", ["DOUBLE"], {"blocklengths": [1], "displacements": [-40]})
-    with types.made(before) as too_early, types.made(at_the_end) as too_long:
+    with types.committed(before) as too_early, types.committed(at_the_end) as too_long:
         view, _ = OWNERS[owner]()
         for datatype, said in ((too_early, "8 bytes before the buffer"), (too_long, "need 104 bytes and .* has 96")):
             with pytest.raises(BufferTooSmallError, match=said):

@@ -1,1 +1,1 @@
-"""What tests share: cases, memory of every form, calls made in every way, the checks on what came of them."""
+"""Calls and their right answers, buffers of every form, checks and the harness: the code that tests share."""

@@ -1,4 +1,4 @@
-"""What the ranks tell each other between tests, without a blocking call, so that a deadline can hold."""
+"""Agreement of the ranks between tests, without a blocking call, so that a deadline can hold."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ WAIT = 100_000  # milliseconds, for anything on a busy machine
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    assert found, f"none of {', '.join(BROWSERS)} is on PATH"
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert path, f"none of {', '.join(BROWSERS)} is on PATH"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -36,7 +36,7 @@ class Visit:
         self.context.set_default_timeout(WAIT)
         self.page = self.context.new_page()
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
         self.page.goto(file.as_uri() + link)

@@ -10,13 +10,13 @@ from mpicoll import cli
 
 
 def run(*words: object, env: Mapping[str, str] | None = None) -> Result:
-    """What a command line comes to."""
+    """Run a command line and return its outcome."""
     by_hand = dict.fromkeys(cli.RANK_VARIABLES)
     return CliRunner(env={**by_hand, **(env or {})}).invoke(cli.main, [*map(str, words)], prog_name="mpicoll")
 
 
 def good(*words: object) -> str:
-    """What it prints."""
+    """Return the output of a command line that succeeds."""
     result = run(*words)
     assert result.exit_code == 0, result.output
     return result.stdout

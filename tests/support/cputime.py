@@ -22,7 +22,7 @@ _seconds: dict[str, float] = {}
 
 def cpu_seconds() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -40,8 +40,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         files[name.partition("::")[0]].append(seconds)
     total = cpu_seconds()
     terminalreporter.section(f"CPU time: {sum(_seconds.values()):.1f} s in {len(_seconds)} tests, {total:.1f} s in all")
-    for name, each in sorted(files.items(), key=lambda pair: -sum(pair[1]))[:SHOWN]:
-        terminalreporter.write_line(f"{sum(each):8.1f} s {len(each):6} tests  {name}")
+    for name, times in sorted(files.items(), key=lambda pair: -sum(pair[1]))[:SHOWN]:
+        terminalreporter.write_line(f"{sum(times):8.1f} s {len(times):6} tests  {name}")
     if path := os.environ.get("MPICOLL_CPU_TIMES"):
         with open(path, "w") as file:
             file.writelines(json.dumps(pair) + "\n" for pair in _seconds.items())

@@ -1,4 +1,4 @@
-"""What a rank prints when it crashes: its stack in Python, then the one in C, of the thread that crashed alone."""
+"""Reports of crashes: a rank prints its Python stack, then the C stack of the thread that crashed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _kept: list[object] = []    # what the handler of signals uses
 def tell(title: str, file: IO[str]) -> None:
     """Print both stacks and a title to a file when this process crashes, which then goes on to die of it.
 
-    faulthandler prints the first, and hands the signal on to whoever handled it before: so that one is set up first.
+    faulthandler prints the first, and passes the signal to the handler before it, so that handler is set up first.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if cfunc is None or not hasattr(libc, "backtrace"):     # musl has none
@@ -60,6 +60,6 @@ def _handler(libc: ctypes.CDLL, title: bytes, to: int) -> Callable[..., None]:
         write(to, text, length)
         print_symbols(stack, backtrace(stack, DEEPEST), to)
         handle(number, 0)
-        again(number)  # where somebody sent it, nothing else would
+        again(number)  # a signal that a process sent does not repeat by itself
 
     return crashed

@@ -122,7 +122,7 @@ class Harness:
         keep(config, items, chosen)
 
     def _fits(self, item: pytest.Item) -> bool:
-        """Whether mpi(min_size=, max_size=) admits so many ranks."""
+        """Return whether mpi(min_size=, max_size=) admits so many ranks."""
         bounds = [mark.kwargs for mark in item.iter_markers("mpi")]
         return all(b.get("min_size", 1) <= self.size <= b.get("max_size", math.inf) for b in bounds)
 
@@ -223,8 +223,8 @@ class Harness:
             spoken = [report for report in reports if report.when != "teardown"][-1]
             spoken.outcome = "failed"
             vars(spoken).pop("wasxfail", None)
-            said = [f"\n---- {title} ----\n{text}" for title, text in sections]
-            spoken.longrepr = "\n".join([verdict, *said])
+            lines = [f"\n---- {title} ----\n{text}" for title, text in sections]
+            spoken.longrepr = "\n".join([verdict, *lines])
         return reports
 
     def _release_communicators(self, failed: bool) -> None:

@@ -45,13 +45,13 @@ def _persistent(make: Callable[..., MPI.Prequest], args: Sequence[Any], kwargs: 
     request = make(*args, **kwargs)
     assert isinstance(request, MPI.Prequest)
     assert request != MPI.REQUEST_NULL
-    memory = [each for each in map(_bytes, [*args, *kwargs.values()]) if each is not None]
-    before = [each.copy() for each in memory]
+    memory = [array for array in map(_bytes, [*args, *kwargs.values()]) if array is not None]
+    before = [array.copy() for array in memory]
     request.Start()
     request.Wait()
-    for each, old in zip(memory, before):
-        if each.flags.writeable:
-            each[:] = old
+    for array, old in zip(memory, before):
+        if array.flags.writeable:
+            array[:] = old
     request.Start()
     request.Wait()
     assert request != MPI.REQUEST_NULL

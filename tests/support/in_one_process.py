@@ -21,9 +21,9 @@ def _bytes(address: int, n: int) -> np.ndarray:
 class _Rank:
     """One rank's memory and lanes."""
 
-    def __init__(self, plan: RolledPlan, given: np.ndarray, result: np.ndarray, work: KernelArgs) -> None:
+    def __init__(self, plan: RolledPlan, source: np.ndarray, result: np.ndarray, work: KernelArgs) -> None:
         self.plan = plan
-        self.keep = given, result, np.zeros(plan.scratch_bytes + 2 * ALIGN, np.uint8)
+        self.keep = source, result, np.zeros(plan.scratch_bytes + 2 * ALIGN, np.uint8)
         at = [array.ctypes.data for array in self.keep]
         bases = np.array([at[0], at[1], -(-at[2] // ALIGN) * ALIGN], np.int64)
         self.tables = Tables(plan.rows, plan.segments, geometry(plan), bases, np.array(work, np.int64))
@@ -35,9 +35,9 @@ class _Rank:
         ]
 
 
-def run(plans: list[RolledPlan], given: list[np.ndarray], results: list[np.ndarray], work: KernelArgs) -> list[int]:
+def run(plans: list[RolledPlan], sources: list[np.ndarray], results: list[np.ndarray], work: KernelArgs) -> list[int]:
     """Run all ranks' plans; a message waits in a queue until it is received. Return the bytes that each rank sends."""
-    ranks = [_Rank(*each, work) for each in zip(plans, given, results, strict=True)]
+    ranks = [_Rank(*arguments, work) for arguments in zip(plans, sources, results, strict=True)]
     queues: dict[Any, deque[np.ndarray]] = defaultdict(deque)
     sent = [0] * len(ranks)
     moved = True
@@ -48,7 +48,7 @@ def run(plans: list[RolledPlan], given: list[np.ndarray], results: list[np.ndarr
                 while lane[2] < rank.plan.lanes and _advance(number, rank, lane, queues, sent):
                     moved = True
     assert all(lane[2] >= rank.plan.lanes for rank in ranks for lane in rank.lanes), "a deadlock"
-    assert not any(queues.values()), "messages that nobody received"
+    assert not any(queues.values()), "messages that no rank received"
     return sent
 
 

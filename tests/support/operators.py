@@ -1,6 +1,6 @@
 """Every predefined operator on every predefined datatype: what MPI's own collectives answer, and what ours do.
 
-On two ranks, `python -m support.operators FILE SKIP`, with tests/ on the path, goes on with a survey of both after SKIP
+On two ranks, `python -m support.operators FILE SKIP`, with tests/ on the path, continues a survey of both after SKIP
 cells, and appends to FILE what rank 0 was answered: a line for every cell as it begins, another as it ends, since MPI's
 own may end the process. tests/operator_table.py starts it and writes docs/OPERATORS.md.
 """
@@ -24,7 +24,6 @@ from support.calls import complete
 from support.ops import OPERATORS
 
 ALL = (*OPERATORS, "REPLACE", "NO_OP")
-REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
 REFUSED = "refused"
 N = 3
 Cell = tuple[str, str]  # datatype, operator
@@ -46,19 +45,19 @@ def cells() -> list[Cell]:
 
 def contribution(datatype: MPI.Datatype, n: int, rank: int) -> np.ndarray:
     """Small numbers that differ between ranks, as bytes; where NumPy has no such type, small bytes."""
-    made = np.zeros(n * datatype.Get_extent()[1], np.uint8)
+    memory = np.zeros(n * datatype.Get_extent()[1], np.uint8)
     dtype = facts(datatype).dtype
     if dtype is None:
-        made[::4] = (np.arange(len(made[::4])) + rank) % 3
+        memory[::4] = (np.arange(len(memory[::4])) + rank) % 3
     elif dtype.names:
-        made.view(dtype)["value"], made.view(dtype)["index"] = (np.arange(n) + rank) % 2, rank
+        memory.view(dtype)["value"], memory.view(dtype)["index"] = (np.arange(n) + rank) % 2, rank
     else:
-        made.view(dtype)[:] = (np.arange(n) + rank) % 3
-    return made
+        memory.view(dtype)[:] = (np.arange(n) + rank) % 3
+    return memory
 
 
 def same(datatype: MPI.Datatype, a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two results are: all but the padding of their elements."""
+    """Return whether two results are equal but for the padding of their elements."""
     dtype = facts(datatype).dtype
     if dtype is None:
         return np.array_equal(a, b)
@@ -112,7 +111,7 @@ def version() -> str:
 
 
 def survey() -> Iterator[tuple[Cell, Callable[[], Any]]]:
-    """What is asked of every cell: MPI's own Allreduce and Iallreduce, and our Allreduce."""
+    """Yield a call for each cell of MPI's own Allreduce and Iallreduce, and of our Allreduce."""
     plain = MPI.COMM_WORLD.Dup()
     plain.Set_errhandler(MPI.ERRORS_RETURN)
     comm = mpicoll.Comm(plain)

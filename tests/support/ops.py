@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
-from typing import Any
+from functools import cache, partial, reduce, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
+import mpicoll
+
+OpOrType = TypeVar("OpOrType", MPI.Op, MPI.Datatype)
 ARITHMETIC, EXTREMES = ("SUM", "PROD"), ("MAX", "MIN")
 LOGICAL, BITWISE, LOCATIONS = ("LAND", "LOR", "LXOR"), ("BAND", "BOR", "BXOR"), ("MAXLOC", "MINLOC")
 OPERATORS = (*ARITHMETIC, *EXTREMES, *LOGICAL, *BITWISE, *LOCATIONS)
@@ -44,7 +48,7 @@ EVERY_TYPE = [(group, name) for group, names in TYPES.items() for name in names]
 
 
 def present(name: str) -> bool:
-    """Whether this MPI has a datatype; without a Fortran compiler some are missing."""
+    """Return whether this MPI has a datatype; without a Fortran compiler some are missing."""
     datatype = getattr(MPI, name, None)
     return datatype is not None and datatype != MPI.DATATYPE_NULL and datatype.Get_size() > 0
 
@@ -66,10 +70,10 @@ def values(n: int, rank: int, dtype: Any, op: str = "SUM") -> np.ndarray:
 
 def pairs(n: int, rank: int, dtype: Any) -> np.ndarray:
     """MPI's pairs, with equal values on several ranks."""
-    made = np.zeros(n, np.dtype([("value", dtype), ("index", "i")], align=True))
-    made["value"] = (np.arange(n) + rank * 3) % 4 - 1
-    made["index"] = (rank * 5 + np.arange(n)) % 7
-    return made
+    elements = np.zeros(n, np.dtype([("value", dtype), ("index", "i")], align=True))
+    elements["value"] = (np.arange(n) + rank * 3) % 4 - 1
+    elements["index"] = (rank * 5 + np.arange(n)) % 7
+    return elements
 
 
 def maker(group: str, name: str, op: str) -> Any:
@@ -102,11 +106,6 @@ def maps(n: int, rank: int) -> np.ndarray:
     return (np.arange(n) % 90 + rank + 2) * MODULUS + (np.arange(n) * 7 + rank * 3) % MODULUS
 
 
-def composed(n: int, p: int) -> np.ndarray:
-    """All ranks' maps, in rank order."""
-    return reduce(compose, [maps(n, rank) for rank in range(p)])
-
-
 def _product(a: Any, b: Any, datatype: MPI.Datatype) -> None:
     """2 × 2 matrices modulo 97, four int64 to one element."""
     x, y = (np.frombuffer(m, np.int64).reshape(-1, 2, 2) for m in (a, b))
@@ -116,12 +115,6 @@ def _product(a: Any, b: Any, datatype: MPI.Datatype) -> None:
 def matrices(n: int, rank: int) -> np.ndarray:
     """n matrices of one rank, flat."""
     return (np.arange(4 * n) * 5 + rank * 17 + 3) % MODULUS
-
-
-def multiplied(n: int, p: int) -> np.ndarray:
-    """All ranks' matrices, multiplied in rank order, flat."""
-    factors = [matrices(n, rank).reshape(-1, 2, 2) for rank in range(p)]
-    return reduce(lambda x, y: x @ y % MODULUS, factors).ravel()
 
 
 def _add(a: Any, b: Any, datatype: MPI.Datatype) -> None:
@@ -141,6 +134,62 @@ def user_op(function: Any, commute: bool = False) -> Iterator[MPI.Op]:
 
 
 AFFINE, PRODUCT, ADD = _affine, _product, _add
+USER = {"AFFINE": (AFFINE, False), "PRODUCT": (PRODUCT, False), "ADD": (ADD, True)}    # (function, commutes)
+
+
+def once(make: Callable[..., OpOrType]) -> Callable[..., OpOrType]:
+    """Make an MPI object once for the same arguments, also if several threads call at the same time."""
+    lock, cached = threading.Lock(), cache(make)
+
+    @wraps(make)
+    def locked(*arguments: str) -> OpOrType:
+        with lock:
+            return cached(*arguments)
+
+    return locked
+
+
+@once
+def operator(op: str) -> MPI.Op:
+    """Return the operator of a name in COMBINE, or AVG; a user's is never freed."""
+    if op in USER:
+        return MPI.Op.Create(*USER[op])
+    return mpicoll.AVG if op == "AVG" else getattr(MPI, op)
+
+
+# Reductions in NumPy.
+
+
+def _located(better: Any) -> Any:
+    def combine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        x, y = a["value"], b["value"]
+        return np.where(better(x, y) | ((x == y) & (a["index"] <= b["index"])), a, b)
+
+    return combine
+
+
+def _multiplied(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.reshape(-1, 2, 2) @ b.reshape(-1, 2, 2) % MODULUS).ravel()
+
+
+COMBINE: dict[str, Any] = {
+    "SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum,
+    "LAND": lambda a, b: ((a != 0) & (b != 0)).astype(a.dtype),
+    "LOR": lambda a, b: ((a != 0) | (b != 0)).astype(a.dtype),
+    "LXOR": lambda a, b: ((a != 0) ^ (b != 0)).astype(a.dtype),
+    "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor,
+    "MAXLOC": _located(np.greater), "MINLOC": _located(np.less),
+    "AFFINE": compose, "PRODUCT": _multiplied, "ADD": lambda a, b: (a + b) % 251,
+}
+
+
+def combined(op: str, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Combine contributions in rank order; "AVG" divides their sum by their number."""
+    total = reduce(COMBINE["SUM" if op == "AVG" else op], parts)
+    if op != "AVG":
+        return total
+    real = total.real.dtype
+    return (np.ascontiguousarray(total).view(real) / real.type(len(parts))).view(total.dtype)
 
 
 @contextmanager

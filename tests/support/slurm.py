@@ -71,7 +71,7 @@ def site(more: str = "", mpi: str = "") -> str:
 
 
 def outputs(directory: Path) -> str:
-    """What the jobs printed."""
+    """Return the output of the jobs."""
     return "".join(f"\n{path}:\n{path.read_text()}" for path in directory.rglob("*.out"))
 
 

@@ -55,26 +55,27 @@ KINDS: dict[str, Recipe] = {
 
 
 def make(recipe: Recipe) -> MPI.Datatype:
-    """The datatype of a recipe, committed."""
+    """Return the datatype of a recipe, committed."""
     if isinstance(recipe, str):
         return getattr(MPI, recipe).Dup()
-    combiner, names, given = recipe
-    given, parts = dict(given), [make(part) for part in names]
+    combiner, names, arguments = recipe
+    arguments, parts = dict(arguments), [make(part) for part in names]
     if combiner == "STRUCT":
-        made = MPI.Datatype.Create_struct(given["blocklengths"], given["displacements"], parts)
+        datatype = MPI.Datatype.Create_struct(arguments["blocklengths"], arguments["displacements"], parts)
     elif combiner == "DUP":
-        made = parts[0].Dup()
+        datatype = parts[0].Dup()
     else:
-        if "order" in given:
-            given["order"] = {"C": MPI.ORDER_C, "F": MPI.ORDER_F}[given["order"]]
-        made = getattr(parts[0], f"Create_{combiner.lower()}")(**given)
+        if "order" in arguments:
+            arguments["order"] = {"C": MPI.ORDER_C, "F": MPI.ORDER_F}[arguments["order"]]
+        datatype = getattr(parts[0], f"Create_{combiner.lower()}")(**arguments)
     for part in parts:
         part.Free()
-    return made.Commit()
+    return datatype.Commit()
 
 
 @contextmanager
-def made(recipe: Recipe) -> Iterator[MPI.Datatype]:
+def committed(recipe: Recipe) -> Iterator[MPI.Datatype]:
+    """Yield the datatype of a recipe, and free it."""
     datatype = make(recipe)
     try:
         yield datatype

@@ -1,4 +1,4 @@
-"""How a rank puts into words what happened to it."""
+"""Words in which a rank describes its failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def outcome_of(reports: Sequence[pytest.TestReport]) -> int:
 
 
 def describe(reports: Sequence[pytest.TestReport]) -> str:
-    """What one rank has to say about a test that did not pass."""
+    """Return the lines of a rank about a test that did not pass."""
     lines: list[str] = []
     for report in reports:
         if report.passed:
@@ -38,7 +38,7 @@ def describe(reports: Sequence[pytest.TestReport]) -> str:
 
 
 def describe_stacks() -> str:
-    """Where every other thread is, without pytest's own frames."""
+    """Return the stack of each other thread, without pytest's own frames."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines: list[str] = []
     for ident, frame in sys._current_frames().items():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mpicoll.schedules.collectives import everybody
 from mpicoll.schedules.registry import Algorithm, algorithm, find, registered
 
 
@@ -22,6 +23,7 @@ MOVING = cases(*(a for a in registered() if not a.collective.reduces))
 REDUCING = cases(*(a for a in registered() if a.collective.reduces))
 ALONE = cases(*(a for a in registered() if a.serves(1)))
 ROOTED = cases(*(a for a in registered() if a.collective.rooted))
+AVERAGED = cases(*(a for a in registered() if a.collective.reduces and a.collective.covers is everybody))
 
 
 def served(entry: Algorithm, p: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from unit.every import cases
+from unit.every import AVERAGED
 from unit.mutants import adhoc, changed, faults, of_ranks, refused_tables
 
 from mpicoll.errors import VerifyError
@@ -16,8 +16,6 @@ from mpicoll.proofs.check_plan import Case, check_tables, lower_all
 from mpicoll.schedules.ir import VALUE, Loc, Local, Recv, RecvReduce, Reduce, Send
 from mpicoll.schedules.registry import find, registered
 from mpicoll.schedules.schedule import Schedule, schedule
-
-REDUCING = cases(*(a for a in registered() if a.collective.name in ("reduce", "reduce_scatter", "allreduce")))
 
 
 def rows_of(plan, kind):
@@ -48,7 +46,7 @@ def test_who_divides(p):
     assert at_root == [count * 8 * (rank == 1) for rank in range(p)]
 
 
-@pytest.mark.parametrize("entry", REDUCING)
+@pytest.mark.parametrize("entry", AVERAGED)
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
 def test_the_last_reduction_divides(entry, p):
     """No rank goes over its results once more, but those of what does not finish where it is kept.
@@ -71,7 +69,7 @@ def test_the_last_reduction_divides(entry, p):
     assert alone == (set() if entry.divides_where_owned(p, made.resolved) else late)
 
 
-@pytest.mark.parametrize("entry", REDUCING)
+@pytest.mark.parametrize("entry", AVERAGED)
 def test_other_plans_know_nothing_of_it(entry):
     for p in (1, 2, 5):
         case = Case(40, 8, 16, 2)

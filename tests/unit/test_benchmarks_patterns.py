@@ -12,11 +12,11 @@ from mpicoll.benchmarks.cases import counts as shares
 from mpicoll.benchmarks.cases.case import Case
 from mpicoll.benchmarks.cases.contents import DTYPES, OPERATORS
 from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
-from mpicoll.schedules.collectives import ALIASES, is_of_neighbours
+from mpicoll.schedules.collectives import ALIASES, PLAIN, is_of_neighbours
 
 COLLECTIVES = [c for c in PATTERNS if c != "barrier"]
-ROOTED = ("bcast", "scatter", "gather", "reduce", "scatterv", "gatherv")
-HAVE_COUNTS = ("scatterv", "gatherv", "allgatherv", "alltoallv", "alltoallw")
+ROOTED = [c for c in COLLECTIVES if PATTERNS[c].meaning.rooted]
+HAVE_COUNTS = [c for c in COLLECTIVES if c in PLAIN]
 GATHERS = ("gather", "allgather", "gatherv", "allgatherv")
 EXCHANGES = ("alltoall", "alltoallv", "alltoallw")
 

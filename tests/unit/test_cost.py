@@ -18,6 +18,7 @@ from mpicoll.cost.network import Level, Network, network, parse, presets
 from mpicoll.cost.profile import FAR_SENDS, SENDS, load, profile
 from mpicoll.errors import ArgumentError, PreconditionError
 from mpicoll.schedules import registry
+from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.registry import exact_algorithms, find, parse_spec
 from mpicoll.selection import modelled
@@ -224,7 +225,7 @@ def test_as_many_processors_as_ranks_are_enough():
 @pytest.mark.parametrize("collective", sorted(RULES))
 def test_small_differences_leave_the_fixed_rules(collective, p, size, commutes):
     """The fixed rule serves where the model gives it at most ROUGHLY the least time, but not where ranks take turns."""
-    if not commutes and collective not in ("allreduce", "reduce", "reduce_scatter", "scan", "exscan"):
+    if not commutes and not COLLECTIVES[base_collective(collective)].reduces:
         return
     nodes, net = by_blocks(p, size), replace(network("infiniband"), rough=True, cores=4, turn=5.0)
     chosen = modelled_rules(net, collective, p, commutes, nodes)

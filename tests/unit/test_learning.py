@@ -9,6 +9,7 @@ import pytest
 
 from mpicoll.cost.network import network
 from mpicoll.errors import ArgumentError, TuningError
+from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.selection import learning, tables
 from mpicoll.selection.learning import (
@@ -161,7 +162,7 @@ def test_candidates(collective, p, nbytes, learns):
     choice, what = of(collective, nbytes, p, learns)
     assert what[0] == (choice.algorithm, choice.chunk_bytes, choice.window)
     assert len(set(what)) == len(what) <= learning.MOST + 1
-    reduces = collective in ("allreduce", "reduce_scatter", "scan")
+    reduces = COLLECTIVES[base_collective(collective)].reduces
     assert (NATIVE in [each.algorithm for each in what]) == (learns == "any" or not reduces)
     if learns == "any" and collective not in ("barrier", "scan"):
         assert len(what) == learning.MOST + 1

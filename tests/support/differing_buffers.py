@@ -1,7 +1,8 @@
-"""Calls whose buffers differ from rank to rank, or lie in each other's gaps. Each is a function of a communicator: it
-makes one call and returns what arrived on this rank, so that ours and MPI's own can be compared.
+"""Calls whose buffers differ from rank to rank, or interleave in memory.
 
-How one buffer may be spelt is in arranged.py."""
+Each is a function of a communicator that makes a call and returns what this rank received, to compare ours with MPI's
+own. The forms of one buffer are in support/buffer_forms.py.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +13,39 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-Form = Callable[[MPI.Intracomm], Any]
-FORMS: dict[str, Form] = {}
+DifferingCall = Callable[[MPI.Intracomm], Any]
+CALLS: dict[str, DifferingCall] = {}
 
 
-def form(function: Form) -> Form:
-    """Add a function to FORMS under its name in words."""
-    FORMS[function.__name__.replace("_", " ")] = function
+def differing(function: DifferingCall) -> DifferingCall:
+    """Add a function to CALLS under its name in words."""
+    CALLS[function.__name__.replace("_", " ")] = function
     return function
 
 
 def mine(n: int, comm: MPI.Intracomm, dtype: Any = "d") -> np.ndarray:
-    """This rank's numbers."""
+    """Return this rank's numbers."""
     return of_rank(n, comm.rank).astype(dtype)
 
 
 def of_rank(n: int, rank: int) -> np.ndarray:
-    """Any rank's numbers."""
+    """Return a rank's numbers."""
     return np.arange(n) * 3.0 + rank * 100 + 1
 
 
 def empty(n: int, dtype: Any = "d") -> np.ndarray:
-    """A place for numbers, in which it shows where none arrived."""
+    """Return a buffer of -1, which no rank sends."""
     return np.full(n, -1, dtype)
 
 
 def last(comm: MPI.Intracomm) -> int:
-    """A root that is not rank 0 where there is another."""
+    """Return the last rank, as the root."""
     return comm.size - 1
 
 
 @contextmanager
 def column(rows: int, width: int) -> Iterator[MPI.Datatype]:
-    """A column of a matrix of doubles; the next one begins 8 bytes further on."""
+    """Yield the datatype of a column of doubles; the next column begins 8 bytes further on."""
     vector = MPI.DOUBLE.Create_vector(rows, 1, width)
     resized = vector.Create_resized(0, 8).Commit()
     vector.Free()
@@ -54,9 +55,9 @@ def column(rows: int, width: int) -> Iterator[MPI.Datatype]:
         resized.Free()
 
 
-@form
+@differing
 def another_type_at_the_root(comm):
-    """Of the same signature: three times two numbers."""
+    """The root passes three pairs, the others six numbers."""
     got, two = empty(6, "i"), MPI.INT.Create_contiguous(2).Commit()
     if comm.rank == last(comm):
         got[:] = mine(6, comm, "i")
@@ -67,9 +68,9 @@ def another_type_at_the_root(comm):
     return got
 
 
-@form
+@differing
 def vector_broadcast(comm):
-    """A vector at the root, plain memory elsewhere."""
+    """The root sends a vector datatype, the others receive contiguous memory."""
     got = mine(5, comm)
     with column(3, 2) as datatype:
         if comm.rank == last(comm):
@@ -79,9 +80,9 @@ def vector_broadcast(comm):
     return got
 
 
-@form
+@differing
 def vector_received(comm):
-    """Plain memory at the root, a vector elsewhere."""
+    """The root sends contiguous memory, the others receive a vector datatype."""
     got = empty(9)
     with column(3, 4) as datatype:
         if comm.rank == last(comm):
@@ -91,7 +92,7 @@ def vector_received(comm):
     return got
 
 
-@form
+@differing
 def junk_off_the_root(comm):
     at_root = comm.rank == last(comm)
     gathered, scattered, reduced = empty(2 * comm.size), empty(2), empty(2)
@@ -101,9 +102,9 @@ def junk_off_the_root(comm):
     return np.concatenate([gathered, scattered, reduced])
 
 
-@form
+@differing
 def interleaved_columns(comm):
-    """Sent and received from one matrix, without overlap."""
+    """Send and receive buffer are columns of one matrix, without overlap."""
     p = comm.size
     matrix = mine(3 * (p + 1), comm).reshape(3, p + 1)
     with column(3, p + 1) as datatype:
@@ -111,9 +112,9 @@ def interleaved_columns(comm):
     return matrix
 
 
-@form
+@differing
 def large_vector(comm):
-    """Long enough for chunks."""
+    """The blocks are long enough for chunks."""
     p, n = comm.size, 30_000
     got = empty(n * p).reshape(n, p)
     with column(n, p) as received:
@@ -121,9 +122,9 @@ def large_vector(comm):
     return got
 
 
-@form
+@differing
 def pairs_short_of_their_padding(comm):
-    """DOUBLE_INT in memory that ends with the last index."""
+    """DOUBLE_INT is in memory that ends with the last index, without the last padding."""
     send, got = np.zeros(28, "u1"), np.zeros(28, "u1")
     send[:8].view("d")[:], send[8:12].view("i")[:] = comm.rank % 3, comm.rank
     send[16:24].view("d")[:], send[24:28].view("i")[:] = -comm.rank, comm.rank
@@ -131,8 +132,9 @@ def pairs_short_of_their_padding(comm):
     return [got[:8].view("d")[0], got[8:12].view("i")[0], got[16:24].view("d")[0], got[24:].view("i")[0]]
 
 
-def wanted(name: str, comm: MPI.Intracomm) -> np.ndarray:
-    """What a form must give on this rank: what MPI's own gives; of Intel MPI's, that of large vectors is wrong."""
+def expected(name: str, comm: MPI.Intracomm) -> np.ndarray:
+    """Return what this rank must receive: what MPI's own method gives, except for large vectors, which Intel MPI's
+    gets wrong."""
     if name == "large vector":
         return np.stack([of_rank(30_000, rank) for rank in range(comm.size)], axis=1)
-    return np.array(FORMS[name](comm))
+    return np.array(CALLS[name](comm))

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from support import vectors
-from support.arranged import SPELLINGS, arrange
-from support.calls import goes_short, teach
-from support.cases import AGAIN
+from support.buffer_forms import BUFFER_FORMS
+from support.calls import fill_fast_path, takes_fast_path
+from support.cases import AGAIN, Case
+from support.collectives import VECTOR
 
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError
 from mpicoll.fastpath import context as field
@@ -25,36 +26,32 @@ N = 3   # elements of a block
 
 
 def uneven(p):
-    """Counts of p ranks, one of them 0 where there are more than two."""
+    """Return counts of p ranks, one of them 0 if there are more than two."""
     return [0 if r == 2 else N + r for r in range(p)]
 
 
-def are_served(ours, calls):
-    """Make calls of one kind, in memory of their own each; from the third on they go the fast path."""
+def check_fast_path(ours, calls):
+    """Make calls that have one key but memory of their own; the fast path serves them from the third on."""
     for turn, call in enumerate(calls):
         with ours.trace() as records:
             call.run(ours)
-        assert not call.wrong
+        assert not call.difference
         assert [record.fast_path for record in records] == [turn >= AGAIN - 1]
-        for memory in (call.sent, call.memory):
+        for memory in (call.sent, call.received):
             if memory is not None:
                 memory[:] = 0       # not to be sent again
 
 
-def forms(name):
-    """The ways to give counts, places and datatypes."""
-    return vectors.FORMS_OF_TYPES if name == "alltoallw" else vectors.FORMS
-
-
 LONG = ("memoryview", "no type for nothing")
-FORMS = [(name, form) for name in vectors.METHODS for form in forms(name) if form not in LONG]
+FORMS = [(name, form) for name in VECTOR for form in vectors.forms_for(name) if form not in LONG]
 
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
-def test_forms(ours, name, form):
-    """New lists and arrays in every call."""
-    call = vectors.Call(name, "uneven", "packed" if form in vectors.PACKED_ONLY else "strewn", ours.size - 1)
-    are_served(ours, [call.arrange(ours, forms(name)[form]) for _ in range(AGAIN + 2)])
+def test_vector_forms(ours, name, form):
+    """Each call has new lists and arrays."""
+    placement = "packed" if form in vectors.PACKED_ONLY else "with gaps"
+    case = vectors.VectorCase(name, "uneven", placement, ours.size - 1)
+    check_fast_path(ours, [case.prepare(ours, vectors.forms_for(name)[form]) for _ in range(AGAIN + 2)])
 
 
 @pytest.mark.parametrize("types", [list, tuple])
@@ -80,11 +77,11 @@ def test_reduce_scatter(ours, comm, given):
 
     for turn in range(AGAIN):
         assert (carry_out(ours, turn) == carry_out(comm, turn)).all()
-    assert goes_short(ours, lambda: carry_out(ours))
+    assert takes_fast_path(ours, lambda: carry_out(ours))
     assert (carry_out(ours, 5) == carry_out(comm, 5)).all()
     for _ in range(AGAIN):      # without counts the ranks ask each other, every time
         result = np.zeros(counts[rank])
-        assert not goes_short(ours, lambda result=result: ours.Reduce_scatter(np.ones(sum(counts)), result))
+        assert not takes_fast_path(ours, lambda result=result: ours.Reduce_scatter(np.ones(sum(counts)), result))
         assert (result == p).all()
 
 
@@ -92,31 +89,31 @@ SHORT = ("array", "type", "typecode", "count", "count and type", "count, displac
          "bytes of doubles")
 
 
-@pytest.mark.parametrize("spelling", SHORT)
+@pytest.mark.parametrize("form", SHORT)
 @pytest.mark.parametrize("name", ["Allreduce", "Bcast"])
-def test_spellings_of_a_buffer(ours, name, spelling):
-    call = partial(arrange, name, ours, SPELLINGS[spelling], root=ours.size - 1)
-    are_served(ours, [call() for _ in range(AGAIN + 2)])
+def test_buffer_forms(ours, name, form):
+    case = Case(name, root=ours.size - 1, form=BUFFER_FORMS[form])
+    check_fast_path(ours, [case.prepare(ours) for _ in range(AGAIN + 2)])
 
 
-def test_which_side_says_it(ours, comm):
-    """The same words on the other side are another kind of call."""
+def test_a_count_on_the_other_side_is_another_key(ours, comm):
+    """A count in the receive message is not taken for the same count in the send message."""
     send, receive = np.ones(2 * N), np.zeros(N)
-    teach(lambda: ours.Allreduce([send, N], receive), AGAIN)
+    fill_fast_path(lambda: ours.Allreduce([send, N], receive), AGAIN)
     with pytest.raises(CountMismatch):
         ours.Allreduce(send, [receive, N])
-    assert goes_short(ours, lambda: ours.Allreduce([send, N], receive))
+    assert takes_fast_path(ours, lambda: ours.Allreduce([send, N], receive))
 
 
 @pytest.mark.parametrize("kind", ["list", "int64"])
 def test_counts_that_change(ours, comm, kind):
-    """The same object may say something else by the next call, and be wrong then."""
+    """The same list or array of counts may have other values, or wrong ones, in the next call."""
     p, rank = comm.size, comm.rank
     counts = np.full(p, 2) if kind == "int64" else [2] * p
     receive = np.zeros(4 * p)
     call = lambda: ours.Allgatherv(np.full(counts[rank], rank + 1.0), [receive, counts])
-    teach(call, AGAIN)
-    assert goes_short(ours, call)
+    fill_fast_path(call, AGAIN)
+    assert takes_fast_path(ours, call)
     for n in (1, 3, 2):
         for r in range(p):
             counts[r] = n
@@ -139,11 +136,11 @@ def test_counts_that_change(ours, comm, kind):
         ours.Allgatherv(np.ones(5), [receive, counts])
     for r in range(p):
         counts[r] = 2
-    assert goes_short(ours, call)
+    assert takes_fast_path(ours, call)
 
 
 class Counts(list):
-    """A sequence that is no plain list."""
+    """A subclass of list."""
 
 
 LONG_WAY = {    # counts that are as right, and cannot be known without Python
@@ -161,7 +158,7 @@ LONG_WAY = {    # counts that are as right, and cannot be known without Python
 
 @pytest.mark.parametrize("kind", sorted(LONG_WAY))
 @pytest.mark.parametrize("n", [1, 2])
-def test_counts_of_other_kinds(ours, comm, kind, n):
+def test_counts_of_other_types(ours, comm, kind, n):
     p, rank = comm.size, comm.rank
     with ours.trace() as records:
         for _ in range(AGAIN + 1):
@@ -172,11 +169,11 @@ def test_counts_of_other_kinds(ours, comm, kind, n):
 
 
 @pytest.mark.parametrize("counts", [-1, 2**70, -(2**70), "d", None, [1], [[1]], 1.0, "objects"])
-def test_what_is_wrong_is_refused_after_what_was_right(ours, comm, counts):
-    """By the same error each time, with nothing of it left behind."""
+def test_wrong_counts_raise_after_right_ones(ours, comm, counts):
+    """Each wrong call raises the same error and leaves no state behind."""
     p = comm.size
     right = lambda: ours.Allgatherv(np.ones(1), [np.zeros(p), [1] * p])
-    teach(right, AGAIN)
+    fill_fast_path(right, AGAIN)
     given = {"objects": [object()] * p}.get(counts, counts) if isinstance(counts, str) else counts
     if not isinstance(given, (list, str)) and given is not None:
         given = [given] * p
@@ -191,29 +188,29 @@ def test_what_is_wrong_is_refused_after_what_was_right(ours, comm, counts):
         assert not records or records[0].fast_path in (given is None, given == [1] and p == 1)
         assert sys.exc_info() == (None, None, None)
     assert len(outcomes) == 1
-    assert goes_short(ours, right)
+    assert takes_fast_path(ours, right)
 
 
-def test_datatypes_of_ones_own(ours, comm):
-    """Only MPI's own are known by their objects: others by how they were made, since they may be freed."""
+def test_user_datatypes(ours, comm):
+    """MPI's own datatypes are identified by their objects, users' by their construction, since they may be freed."""
     p, seen = comm.size, set()
     for k in (2, 1, 2):
         several = MPI.DOUBLE.Create_contiguous(k).Commit()
         send, receive = [np.full(k, 2.0), 1, several], [np.zeros(k * p), [1] * p, None, several]
         for turn in range(AGAIN):
-            assert goes_short(ours, partial(ours.Allgatherv, send, receive)) == (turn == AGAIN - 1 or k in seen)
+            assert takes_fast_path(ours, partial(ours.Allgatherv, send, receive)) == (turn == AGAIN - 1 or k in seen)
             assert (receive[0] == 2).all()
         several.Free()
         seen.add(k)
     copy = MPI.Datatype(MPI.DOUBLE)
     for _ in range(AGAIN):
-        assert not goes_short(ours, lambda: ours.Bcast([np.ones(2), copy]))
+        assert not takes_fast_path(ours, lambda: ours.Bcast([np.ones(2), copy]))
     with pytest.raises(TypecodeError):
         ours.Bcast([np.ones(2), "no typecode"])
 
 
 def test_typecodes_that_are_other_objects(ours, comm):
-    """A string is known by its address, and stays while it is."""
+    """The key has the address of a string, which is kept while the row is there."""
     for code in ("d", "i", "d"):
         for _ in range(AGAIN):
             code = "".join(["=", code])[1:]
@@ -222,19 +219,19 @@ def test_typecodes_that_are_other_objects(ours, comm):
             assert (value == comm.size - 1).all()
     code = "".join(["f", "8"])
     held = sys.getrefcount(code)
-    teach(lambda: ours.Bcast([np.ones(3), code]), AGAIN)
+    fill_fast_path(lambda: ours.Bcast([np.ones(3), code]), AGAIN)
     assert sys.getrefcount(code) == held + 1
 
 
-def test_blocks_over_one_another(ours, comm):
-    """Arrays that share memory are looked at in Python each time: blocks may lie in each other's gaps."""
+def test_blocks_that_overlap(ours, comm):
+    """Arrays that share memory are checked in Python each time: blocks may lie in each other's gaps."""
     p = comm.size
     whole = np.zeros(4 * p)
     call = lambda: ours.Alltoallv([whole, [1] * p, [4 * r for r in range(p)], MPI.DOUBLE],
                                   [whole, [1] * p, [4 * r + 1 for r in range(p)], MPI.DOUBLE])
     for turn in range(AGAIN + 1):
         whole[:] = turn + comm.rank
-        assert not goes_short(ours, call)
+        assert not takes_fast_path(ours, call)
         assert (whole[1::4] == turn + np.arange(p)).all() and (whole[2::4] == turn + comm.rank).all()
     with pytest.raises(OverlapError):
         ours.Alltoallv([whole, [1] * p], [whole, [1] * p])
@@ -248,37 +245,37 @@ def test_in_place(ours, comm, in_place):
         receive[2 * rank : 2 * rank + 2] = rank + turn
         ours.Allgatherv(in_place, [receive, [2] * p])
         assert receive.tolist() == [r + turn for r in range(p) for _ in range(2)]
-    assert goes_short(ours, lambda: ours.Allgatherv(in_place, [receive, [2] * p]))
+    assert takes_fast_path(ours, lambda: ours.Allgatherv(in_place, [receive, [2] * p]))
     if comm.rank == 0:
         call = lambda: ours.Scatterv([np.arange(2.0 * p), [2] * p], in_place, 0)
     else:
         receive = np.zeros(2)
         call = lambda: ours.Scatterv(None, receive, 0)
-    teach(call)
-    assert goes_short(ours, call)
+    fill_fast_path(call)
+    assert takes_fast_path(ours, call)
     assert rank == 0 or receive.tolist() == [2.0 * rank, 2.0 * rank + 1]
 
 
-def test_details_have_room_of_a_certain_size(ours, comm):
-    """What does not fit goes the slow path, and nothing is written behind it."""
+def test_details_longer_than_their_array(ours, comm):
+    """A call whose details do not fit takes the slow path, and memory behind the array is not written."""
     p = comm.size
     fast_path = ours._state.fast_path
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), np.full(p, 2)])
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     (kind,) = [kind for kind, _ in fast_path.table.kinds.values()]
     needed = len(kind.details)
     fast_path.details[:] = 77
     for room in range(needed):
         fast_path.context[field.CAPACITY] = room
-        assert not goes_short(ours, call)
+        assert not takes_fast_path(ours, call)
         assert (fast_path.details[room:] == 77).all()
     fast_path.context[field.CAPACITY] = needed
-    assert goes_short(ours, call)
+    assert takes_fast_path(ours, call)
     assert fast_path.details[needed:].tolist() == [77] * (len(fast_path.details) - needed)
 
 
 def test_long_lists(ours, comm):
-    """A list of datatypes for more ranks than there are is refused, however long."""
+    """A list of datatypes for more ranks than the communicator has is refused, whatever its length."""
     p = comm.size
     with pytest.raises(MpicollError):
         ours.Alltoallw([np.ones(p), ([1] * p, [8] * p), [MPI.DOUBLE] * 100_000],
@@ -288,37 +285,37 @@ def test_long_lists(ours, comm):
 
 
 @pytest.mark.parametrize("column", range(4))
-def test_details_of_another_kind_are_not_taken(ours, comm, column):
+def test_details_of_another_key_are_not_used(ours, comm, column):
     p = comm.size
     call = lambda: ours.Allgatherv(np.ones(2), [np.zeros(2 * p), [2] * p])
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     ((kind, _),) = ours._state.fast_path.table.kinds.values()
     kind.details[column] += 1
-    assert not goes_short(ours, call)
-    assert goes_short(ours, call)
+    assert not takes_fast_path(ours, call)
+    assert takes_fast_path(ours, call)
 
 
-def test_details_of_another_kind_in_all_rows_that_it_may_have(ours, comm):
-    """One of them goes."""
+def test_details_of_another_key_in_each_row_of_a_key(ours, comm):
+    """One of the cached calls is removed."""
     p, fast_path = comm.size, ours._state.fast_path
 
     def call(shift):
         ours.Allgatherv(np.ones(1), [np.zeros(9 * p), [1] * p, [r + shift for r in range(p)], MPI.DOUBLE])
 
-    teach(lambda: call(0), AGAIN)
+    fill_fast_path(lambda: call(0), AGAIN)
     (row,) = fast_path.table.kinds
     kind, words = fast_path.table.take(row)
     call(1)
     first = int(fast_path.context[field.ROW])
     for way in range(entry.WAYS):
         fast_path.table.put((first + way) % signature.ROWS, kind, words)
-    teach(lambda: call(1))
-    assert goes_short(ours, lambda: call(1))
+    fill_fast_path(lambda: call(1))
+    assert takes_fast_path(ours, lambda: call(1))
 
 
 @pytest.fixture
 def switch_interval():
-    """Sets for how long a thread runs before another may, unless it waits. Seconds."""
+    """Set the seconds for which a thread runs before another may, unless it waits."""
     before = sys.getswitchinterval()
     yield sys.setswitchinterval
     sys.setswitchinterval(before)
@@ -327,8 +324,8 @@ def switch_interval():
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("after", [0.002, 0.05])     # seconds: within the function, and when it has given up waiting
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
-def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_interval):
-    """The array stays until the call is over, whoever empties the list."""
+def test_a_list_that_another_thread_clears(ours, comm, form, after, switch_interval):
+    """The call keeps the array of a list until it completes."""
     p, n = comm.size, 1 << 16
     mine = np.full(n, comm.rank + 1.0)
 
@@ -339,7 +336,7 @@ def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_i
             request = ours.Iallgatherv(mine, message)
             return request.Wait() if wait else request
 
-    teach(lambda: call([np.zeros(n * p), [n] * p]), AGAIN)
+    fill_fast_path(lambda: call([np.zeros(n * p), [n] * p]), AGAIN)
     message, seen = [np.zeros(n * p), [n] * p], []
     array = weakref.ref(message[0])
     begins = threading.Lock()
@@ -371,8 +368,8 @@ def test_a_list_that_loses_its_array_meanwhile(ours, comm, form, after, switch_i
 
 
 @pytest.mark.parametrize("field", ["TYPE", "DATA", "NDIM", "DIMENSIONS", "DTYPE", "FLAGS"])
-def test_layout_is_looked_at(monkeypatch, field):
-    """Where objects are laid out otherwise the fast path is closed, with the reason, and nothing wrong is followed."""
+def test_layouts_are_checked(monkeypatch, field):
+    """If an object's layout is another than expected, the fast path is closed and gives the reason."""
     assert signature.check_layouts() is None
     where = getattr(signature, field)
     others = [at for at in range(0, 80, 4) if at != where]

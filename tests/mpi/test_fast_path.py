@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from support import arranged
-from support.calls import complete, goes_short, teach, together
+from support import vectors
+from support.calls import complete, fill_fast_path, takes_fast_path, together
 from support.cases import AGAIN
 
 import mpicoll
@@ -36,13 +36,13 @@ from mpicoll.schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 
 @pytest.fixture
 def two(comm):
-    """A Comm of the first two ranks, None elsewhere."""
+    """Return a Comm of the first two ranks, None elsewhere."""
     pair = mpicoll.Comm(comm.Split(0 if comm.rank < 2 else MPI.UNDEFINED))
     return pair if pair != MPI.COMM_NULL else None
 
 
 def allreduce(comm, send, receive=None, op=MPI.SUM):
-    """The result of one call."""
+    """Return the result of a call."""
     receive = np.zeros_like(send) if receive is None else receive
     comm.Allreduce(send, receive, op)
     return receive
@@ -52,14 +52,14 @@ def allreduce(comm, send, receive=None, op=MPI.SUM):
 @pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_methods(ours, name, form, late):
-    """Over at once, or gone on with where a rank is late."""
+    """Every method is served from the third call on, also if rank 0 is late and the call becomes an operation."""
     for turn in range(AGAIN + 1):
-        call = arranged.by_name(name, ours)
+        call = vectors.prepare(name, ours)
         if late and ours.rank == 0:
             time.sleep(0.01)
         with ours.trace() as records:
-            complete(call.begin(ours, form))
-        assert not call.wrong
+            complete(call.start(ours, form))
+        assert not call.difference
         assert [record.fast_path for record in records] == [turn >= AGAIN - 1]
 
 
@@ -69,14 +69,14 @@ def test_datatypes(ours, comm, dtype):
     for i in range(AGAIN + 1):
         send = (np.arange(7) + comm.rank + i).astype(dtype)
         assert (allreduce(ours, send, op=op) == allreduce(comm, send, op=op)).all()
-    assert goes_short(ours, lambda: allreduce(ours, send, op=op))
+    assert takes_fast_path(ours, lambda: allreduce(ours, send, op=op))
 
 
 @pytest.mark.parametrize("other", [0, 1])
-def test_every_kind_of_call_has_its_own(ours, comm, other):
-    """More datatypes, operators, roots and methods than there are rows: they take turns, and none takes another's.
+def test_calls_with_different_keys_do_not_share_a_row(ours, comm, other):
+    """More keys than the table has rows replace each other, and each call has its own result.
 
-    Of the same counts in every call, and of others.
+    The counts are the same in all calls, or differ from turn to turn.
     """
     p, rank, kinds = comm.size, comm.rank, 0
     for turn in range(AGAIN):
@@ -113,21 +113,21 @@ def test_every_kind_of_call_has_its_own(ours, comm, other):
 
 
 @pytest.mark.parametrize("column", range(signature.KEYS))
-def test_a_row_of_another_kind_is_not_taken(ours, column):
-    """Where two kinds fall on one row."""
+def test_a_row_with_another_key_is_not_used(ours, column):
+    """A row is served only if all words of its key match."""
     call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     fast_path = ours._state.fast_path
     (row,) = fast_path.table.kinds
     fast_path.table.rows[row, column] += 1
-    assert not goes_short(ours, call)
-    assert goes_short(ours, call)
+    assert not takes_fast_path(ours, call)
+    assert takes_fast_path(ours, call)
 
 
-def test_kinds_that_fall_on_one_row(ours):
-    """There is room for some more beside it, and when that is full one of them goes."""
+def test_keys_that_collide_on_a_row(ours):
+    """A key has WAYS rows to be in; if all are taken, one of the cached calls is removed."""
     call = lambda: ours.Reduce(np.ones(5), np.zeros(5), MPI.SUM, 0)
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     fast_path = ours._state.fast_path
     (row,) = fast_path.table.kinds
     kind, words = fast_path.table.take(row)
@@ -136,50 +136,50 @@ def test_kinds_that_fall_on_one_row(ours):
     taken: set[int] = set()
     for way in range(entry.WAYS):
         if way:
-            assert goes_short(ours, call)
+            assert takes_fast_path(ours, call)
             (other,) = set(fast_path.table.kinds) - taken
             assert other == (row + way) % signature.ROWS
             fast_path.table.take(other)
         fast_path.table.put((row + way) % signature.ROWS, kind, foreign)
         taken = set(fast_path.table.kinds)
-        assert not goes_short(ours, call)
+        assert not takes_fast_path(ours, call)
     homes = set()
     for _ in range(2 * entry.WAYS):
-        assert goes_short(ours, call)
+        assert takes_fast_path(ours, call)
         (own,) = [at for at in taken if fast_path.table.rows[at, signature.METHOD] != 1]
         homes.add(own)
         fast_path.table.put(own, kind, foreign)
-        assert not goes_short(ours, call)
+        assert not takes_fast_path(ours, call)
     assert homes == taken
 
 
-def test_much_is_forgotten(ours, monkeypatch):
+def test_cached_bytes_are_limited(ours, monkeypatch):
     monkeypatch.setattr(compiled_path, "MAX_CACHED_BYTES", 30_000)
     for dtype in "bBhHiIlL":
         for op in (MPI.SUM, MPI.MAX, MPI.MIN):
-            teach(lambda dtype=dtype, op=op: allreduce(ours, np.ones(9, dtype), op=op))
-            teach(lambda dtype=dtype, op=op: allreduce(ours, np.ones(8, dtype), op=op))
+            fill_fast_path(lambda dtype=dtype, op=op: allreduce(ours, np.ones(9, dtype), op=op))
+            fill_fast_path(lambda dtype=dtype, op=op: allreduce(ours, np.ones(8, dtype), op=op))
             assert ours._state.fast_path.stats().nbytes <= 30_000
     monkeypatch.setattr(compiled_path, "MAX_PLAN_BYTES", 10)
     for n in (98, 99, 99, 99):
-        assert not goes_short(ours, lambda n=n: allreduce(ours, np.ones(n)))
+        assert not takes_fast_path(ours, lambda n=n: allreduce(ours, np.ones(n)))
 
 
 def test_large_vectors_share_the_scratch(ours, comm):
-    """Of the largest call so far; where it is away, as with a persistent request, a call goes the slow path once."""
+    """Calls share the largest scratch. While a persistent request has it, a call takes the slow path once."""
     p, n = comm.size, 150_000
     large, small = (lambda n=n: allreduce(ours, np.full(n, comm.rank + 1.0)) for n in (n, n // 2))
     right = p * (p + 1) / 2
     with ours.using(allreduce="ring"):
-        teach(large, AGAIN)
-        teach(small, AGAIN)
-        assert goes_short(ours, large) and goes_short(ours, small)
+        fill_fast_path(large, AGAIN)
+        fill_fast_path(small, AGAIN)
+        assert takes_fast_path(ours, large) and takes_fast_path(ours, small)
         kinds = ours._state.fast_path.table.kinds
         before = {at: kind for at, (kind, _) in kinds.items()}
         address = None if ours._state.scratch.array is None else ours._state.scratch.array.ctypes.data
         repeated = ours.Allreduce_init(np.full(n, 1.0), np.zeros(n))     # takes it
-        assert goes_short(ours, large) == (p == 1)
-        assert goes_short(ours, large) and (large() == right).all() and (small() == right).all()
+        assert takes_fast_path(ours, large) == (p == 1)
+        assert takes_fast_path(ours, large) and (large() == right).all() and (small() == right).all()
         assert {at: kind for at, (kind, _) in kinds.items()} == before   # nothing is learnt twice
         repeated.Start()
         repeated.Wait()
@@ -190,11 +190,11 @@ def test_large_vectors_share_the_scratch(ours, comm):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
-def test_scratch_that_a_call_uses_stays(ours, comm, form):
-    """Garbage gives larger scratch back while a call of the fast path uses what there was, and what goes on with it."""
+def test_scratch_in_use_is_not_replaced(ours, comm, form):
+    """Another thread gives larger scratch back while a call of the fast path, or its operation, uses the old one."""
     n = 40_000
     with ours.using(allreduce="ring"):
-        teach(lambda: allreduce(ours, np.ones(n)), AGAIN)
+        fill_fast_path(lambda: allreduce(ours, np.ones(n)), AGAIN)
         state, given = ours._state, [np.full(k << 20, 7, np.uint8) for k in range(1, 41)]
         got = np.zeros(n)
 
@@ -214,7 +214,7 @@ def test_scratch_that_a_call_uses_stays(ours, comm, form):
         assert (allreduce(ours, np.ones(n)) == comm.size).all()
 
 
-def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
+def test_scratch_is_replaced_only_while_unused(ours):
     state = ours._state
     context, (first, second) = state.fast_path.context, (np.zeros(n << 20, np.uint8) for n in (1, 2))
     state.scratch.give_back(first)
@@ -232,11 +232,11 @@ def test_scratch_is_replaced_only_where_nobody_uses_it(ours):
 
 
 def test_objects_that_change(ours, comm):
-    """The same object may have another shape, datatype or permission by the next call."""
+    """An array may have another shape, datatype or permission in the next call."""
     p = comm.size
     send, receive = np.ones(8), np.zeros(8)
-    teach(lambda: ours.Allreduce(send, receive))
-    assert goes_short(ours, lambda: ours.Allreduce(send, receive))
+    fill_fast_path(lambda: ours.Allreduce(send, receive))
+    assert takes_fast_path(ours, lambda: ours.Allreduce(send, receive))
     send.resize(4, refcheck=False)
     with pytest.raises(CountMismatch):
         ours.Allreduce(send, receive)
@@ -246,7 +246,7 @@ def test_objects_that_change(ours, comm):
     with pytest.raises(DatatypeError):
         ours.Allreduce(send, receive)
     send.dtype = np.float64
-    teach(lambda: ours.Allreduce(send, receive))
+    fill_fast_path(lambda: ours.Allreduce(send, receive))
     receive.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         ours.Allreduce(send, receive)
@@ -256,7 +256,7 @@ def test_objects_that_change(ours, comm):
 
 
 class Special(np.ndarray):
-    """A subclass."""
+    """A subclass of ndarray."""
 
 
 NUMBERS = np.arange(1.0, 5.0)
@@ -272,9 +272,9 @@ ODD = {     # arrays and other objects with these numbers, which are taken the s
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_plain_array_goes_the_long_way(ours, comm, kind):
-    """Also where a plain one of that size has gone the fast path. It means what it does to MPI."""
-    teach(lambda: allreduce(ours, np.ones(4)), AGAIN)
+def test_only_plain_arrays_take_the_fast_path(ours, comm, kind):
+    """Other objects take the slow path, also after a plain array of that size; MPI gives the same result for them."""
+    fill_fast_path(lambda: allreduce(ours, np.ones(4)), AGAIN)
 
     def outcome(on, send):
         receive = np.zeros(32, np.uint8) if kind == "bytearray" else np.zeros(4)
@@ -291,24 +291,24 @@ def test_what_is_no_plain_array_goes_the_long_way(ours, comm, kind):
         assert outcomes == {outcome(comm, ODD[kind]())}
 
 
-def test_wrong_arguments_are_refused_as_before(ours, comm):
+def test_wrong_arguments_raise_after_right_ones(ours, comm):
     p = comm.size
     both = np.ones(8)
-    teach(lambda: ours.Allreduce(both[:4], both[4:]))
-    assert goes_short(ours, lambda: ours.Allreduce(both[:4], both[4:]))
+    fill_fast_path(lambda: ours.Allreduce(both[:4], both[4:]))
+    assert takes_fast_path(ours, lambda: ours.Allreduce(both[:4], both[4:]))
     for send, receive, error in (
         (both[:4], both[3:7], OverlapError), (both[:4], both[:3], CountMismatch), (both[:4], both[4:7], CountMismatch),
     ):
         with pytest.raises(error):
             ours.Allreduce(send, receive)
-    teach(lambda: ours.Bcast(both, 0), AGAIN)
+    fill_fast_path(lambda: ours.Bcast(both, 0), AGAIN)
     for root in (p, -1):
         with pytest.raises(RootError):
             ours.Bcast(both, root)
 
 
 def test_roots_and_operators_that_are_other_objects(ours, comm):
-    """A root may be any integer, an operator another handle of the same one or a user's."""
+    """A root may be any integer; an operator may be another handle of the same one, or a user's."""
     p, last = comm.size, comm.size - 1
     for root in (last, np.int64(last), float(last)):
         for _ in range(AGAIN):
@@ -320,32 +320,32 @@ def test_roots_and_operators_that_are_other_objects(ours, comm):
     for _ in range(AGAIN + 1):
         assert (allreduce(ours, np.full(3, 2.0), op=same) == 2 * p).all()
         assert (allreduce(ours, np.full(3, 2.0), op=product) == 2.0**p).all()
-    assert goes_short(ours, lambda: allreduce(ours, np.full(3, 2.0), op=product))
+    assert takes_fast_path(ours, lambda: allreduce(ours, np.full(3, 2.0), op=product))
     product.Free()
     assert (allreduce(ours, np.full(3, 2.0), op=mpicoll.AVG) == 2).all()
 
 
-def test_using_is_heard(ours, comm):
+def test_using_applies_to_cached_calls(ours, comm):
     call = lambda: allreduce(ours, np.ones(5))
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     for algorithm, wanted in (("ring", "compiled"), ("native", "native")):
         with ours.using(allreduce=algorithm), ours.trace() as records:
-            teach(call, AGAIN)
+            fill_fast_path(call, AGAIN)
         assert {(r.algorithm, r.engine) for r in records} == {(algorithm, wanted)}
     with ours.using(engine="mpi4py"), ours.trace() as records:
-        teach(call, AGAIN)
+        fill_fast_path(call, AGAIN)
     assert {(r.engine, r.fast_path) for r in records} == {("mpi4py", False)}
-    assert goes_short(ours, call)
+    assert takes_fast_path(ours, call)
     with ours.using(allreduce="ring"):      # what was learnt under it is still there
-        assert goes_short(ours, call)
+        assert takes_fast_path(ours, call)
 
 
-def test_a_call_that_ends_under_another_choice(ours, comm):
-    """What serves it is not what serves such calls by then."""
+def test_a_call_that_completes_under_another_choice(ours, comm):
+    """A nonblocking call that completes outside of its using() is not cached for the choice then in force."""
     send = np.ones(5)
     call = lambda: allreduce(ours, send)
     with ours.using(allreduce="ring"):
-        teach(call, AGAIN)
+        fill_fast_path(call, AGAIN)
         if comm.rank:
             comm.recv(source=0)
         request = ours.Iallreduce(send, np.zeros(5))
@@ -354,45 +354,45 @@ def test_a_call_that_ends_under_another_choice(ours, comm):
                 comm.send(None, rank)
     request.Wait()
     with ours.trace() as records:
-        teach(call, AGAIN)
+        fill_fast_path(call, AGAIN)
     assert {record.algorithm for record in records} == {"recursive_doubling"}
 
 
-def test_choices_that_are_kept(ours, monkeypatch):
-    """So many; then the one goes that was not in force for the longest."""
+def test_tables_of_choices_are_limited(ours, monkeypatch):
+    """The fast path has a table for each of the last MAX_OVERRIDES choices; the least recently used one is removed."""
     monkeypatch.setattr(cache, "MAX_OVERRIDES", 3)
     call = lambda: allreduce(ours, np.ones(5))
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     for window in (1, 2, 3, 4, 5, 1):
         with ours.using(window=window):
-            teach(call, AGAIN)
-            assert goes_short(ours, call)
-        assert goes_short(ours, call)  # without a choice, as after each of the others
+            fill_fast_path(call, AGAIN)
+            assert takes_fast_path(ours, call)
+        assert takes_fast_path(ours, call)  # without a choice, as after each of the others
         stats = ours._state.fast_path.stats()
         assert stats.overrides <= 3 and stats.kinds == 1
     for window, short in ((5, True), (4, False)):
         with ours.using(window=window):
-            assert goes_short(ours, call) == short
+            assert takes_fast_path(ours, call) == short
 
 
 @pytest.mark.parametrize("engine", ["compiled", "mpi4py"])
-def test_while_something_is_in_flight(ours, comm, engine):
-    """Compiled code advances it beside the call, if that can; else the call takes the slow path, which does."""
+def test_a_call_beside_an_operation_in_flight(ours, comm, engine):
+    """Compiled code advances a compiled operation beside the call. For any other the call takes the slow path."""
     call = lambda: allreduce(ours, np.ones(5))
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     other = ours.Dup()
     with other.using(engine=engine, barrier="dissemination"):
         request = other.Ibarrier() if comm.rank == 0 else None
-        assert goes_short(ours, call) == (comm.rank != 0 or comm.size == 1 or engine == "compiled")
+        assert takes_fast_path(ours, call) == (comm.rank != 0 or comm.size == 1 or engine == "compiled")
         (request or other.Ibarrier()).Wait()
-    assert goes_short(ours, call)
+    assert takes_fast_path(ours, call)
     other.Free()
 
 
-def test_what_is_in_flight_goes_on_meanwhile(ours, comm):
-    """Other ranks come to the call once that is over, which the call on rank 0 advances itself."""
+def test_a_call_advances_operations_in_flight(ours, comm):
+    """Ranks but 0 enter the call after they completed the operation, so the call on rank 0 has to advance it."""
     call = lambda: allreduce(ours, np.ones(5))
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     other = ours.Dup()
     x, y = np.full(50_000, comm.rank + 1.0), np.zeros(50_000)
     with other.using(allreduce="ring", chunk_bytes=4096):
@@ -400,7 +400,7 @@ def test_what_is_in_flight_goes_on_meanwhile(ours, comm):
             request = other.Iallreduce(x, y)
             if comm.rank:
                 request.Wait()
-            assert goes_short(ours, call)
+            assert takes_fast_path(ours, call)
             request.Wait()
             assert (y == comm.size * (comm.size + 1) / 2).all()
     other.Free()
@@ -410,54 +410,54 @@ def test_what_is_in_flight_goes_on_meanwhile(ours, comm):
     ("variable", "value", "why"),
     [("MPICOLL_CHECK", "1", "check mode compares every call"), ("MPICOLL_ENGINE", "mpi4py", "the mpi4py engine runs")],
 )
-def test_closed_where_each_call_is_looked_at(ours, comm, monkeypatch, variable, value, why):
-    """Which explain() says."""
+def test_closed_in_check_mode_and_on_the_reference_engine(ours, comm, monkeypatch, variable, value, why):
+    """explain() gives the reason."""
     assert "slow path" not in str(ours.explain("allreduce", 40))
     monkeypatch.setenv(variable, value)
     closed = mpicoll.Comm(comm.Dup())
     call = lambda: allreduce(closed, np.ones(5))
-    teach(call)
-    assert not goes_short(closed, call)
+    fill_fast_path(call)
+    assert not takes_fast_path(closed, call)
     assert f"every call takes the slow path: {why}" in str(closed.explain("allreduce", 40))
     if variable == "MPICOLL_CHECK" and comm.size > 1:
         with pytest.raises(MismatchError):
             closed.Allreduce(np.ones(5 + comm.rank), np.ones(5 + comm.rank))
 
 
-def test_not_on_objects_that_are_laid_out_otherwise(comm, monkeypatch, caplog):
-    """Why not is logged once, and explain() says it."""
+def test_closed_if_object_layouts_are_unknown(comm, monkeypatch, caplog):
+    """The reason is logged once, and explain() gives it."""
     monkeypatch.setattr(signature, "check_layouts", lambda: "another Python")
     with caplog.at_level("WARNING", "mpicoll"):
         ours, other = mpicoll.Comm(comm), mpicoll.Comm(comm.Dup())
     said = [record.message for record in caplog.records if "another Python" in record.message]
     assert said == ["every call takes the slow path: another Python"] * (comm.rank == 0)
     for each in (ours, other):
-        teach(lambda each=each: allreduce(each, np.ones(5)))
-        assert not goes_short(each, lambda each=each: allreduce(each, np.ones(5)))
+        fill_fast_path(lambda each=each: allreduce(each, np.ones(5)))
+        assert not takes_fast_path(each, lambda each=each: allreduce(each, np.ones(5)))
         assert str(each.explain("allreduce", 40)).endswith("; every call takes the slow path: another Python")
 
 
 @pytest.mark.mpi(min_size=2)
 def test_a_late_rank(ours, comm):
-    """The others wait longer than the function does: their calls become operations, and are fast again after."""
+    """Calls of ranks that wait for a late one become operations; the next calls are served again."""
     for turn in range(3):
-        teach(lambda: allreduce(ours, np.ones(5)), AGAIN)
+        fill_fast_path(lambda: allreduce(ours, np.ones(5)), AGAIN)
         if comm.rank == turn % 2:
             time.sleep(0.1)
         with ours.trace() as records:
             got = allreduce(ours, np.full(5, turn + 1.0))
         assert (got == (turn + 1) * comm.size).all()
         assert [record.fast_path for record in records] == [True]
-        assert goes_short(ours, lambda: allreduce(ours, np.ones(5)))
+        assert takes_fast_path(ours, lambda: allreduce(ours, np.ones(5)))
 
 
 @pytest.mark.mpi(min_size=2)
 def test_a_message_that_does_not_fit(two):
-    """What MPI says comes out of the call. The memory stays, and the next calls do not take the broken plan."""
+    """The call raises MPI's error. Its memory is leaked, and the next calls use another plan."""
     if two is None:
         return
     for n in (4, 8):
-        teach(lambda n=n: allreduce(two, np.ones(n)), AGAIN)
+        fill_fast_path(lambda n=n: allreduce(two, np.ones(n)), AGAIN)
     n = 8 if two.rank else 4
     with pytest.raises(MessageLengthError) as caught:   # too long on rank 0, too short on rank 1
         allreduce(two, np.ones(n))
@@ -468,8 +468,7 @@ def test_a_message_that_does_not_fit(two):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("sent", ["before", "after"])
 def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
-    """Wait raises what MPI said, in Start or after it. The tags stay taken, and it does not start again: messages may
-    be left."""
+    """Start or Wait raises MPI's error. Tags stay in use and Start is refused from then on: messages may be left."""
     if two is None:
         return
     n = 8 if two.rank else 4
@@ -501,9 +500,9 @@ def test_a_message_that_does_not_fit_a_persistent_collective(two, sent):
     assert slot.used[slot.sequence]
 
 
-def begun_and_left(pair, send, receive):
-    """Rank 0 begins an allreduce while rank 1 is away, and is interrupted, as it were, before it could look."""
-    teach(lambda: pair.Allreduce(send, receive), AGAIN)
+def interrupted_call(pair, send, receive):
+    """Begin an allreduce on rank 0 while rank 1 is late, and do not record it, as if the caller was interrupted."""
+    fill_fast_path(lambda: pair.Allreduce(send, receive), AGAIN)
     pair.Barrier()
     if pair.rank == 0:
         assert pair._fast_call(mpicoll.dispatch.methods.ALLREDUCE, send, receive, MPI.SUM, 0) == 1
@@ -513,28 +512,28 @@ def begun_and_left(pair, send, receive):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_caller_who_was_interrupted_before_he_could_look(two):
-    """The call goes on without him: its buffers stay, and the next call is none of it."""
+def test_an_interrupt_before_the_call_is_recorded(two):
+    """The call completes later: its buffers are kept, and the next call does not resume it."""
     if two is None:
         return
     send, receive = np.full(6, 3.0), np.zeros(6)
     counted = sys.getrefcount(send)
-    begun_and_left(two, send, receive)
+    interrupted_call(two, send, receive)
     assert sys.getrefcount(send) == counted + (two.rank == 0)
     assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
     if two.rank == 0:
         ((_, buffers),) = two._state.leaked
         assert buffers[0] is send and buffers[1] is receive
         assert sys.getrefcount(send) == counted + 1
-    teach(lambda: allreduce(two, np.ones(6)), AGAIN)
-    assert goes_short(two, lambda: allreduce(two, np.ones(6)))
+    fill_fast_path(lambda: allreduce(two, np.ones(6)), AGAIN)
+    assert takes_fast_path(two, lambda: allreduce(two, np.ones(6)))
 
 
 # -- nonblocking and persistent forms
 
 
 def begun(ours, form, send, receive):
-    """An allreduce that has been started."""
+    """Start an allreduce in a form; return its request."""
     if form == NONBLOCKING:
         return ours.Iallreduce(send, receive)
     request = ours.Allreduce_init(send, receive)
@@ -553,9 +552,9 @@ COMPLETED = {       # whether it is, by each way to ask
 
 
 @pytest.mark.parametrize("form", [NONBLOCKING, PERSISTENT])
-def test_what_is_over_at_once(ours, comm, form):
-    """Its request is complete, but nobody has waited for it yet: not null, and found by MPI's own functions."""
-    teach(lambda: allreduce(ours, np.ones(5)))
+def test_requests_that_complete_as_they_begin(ours, comm, form):
+    """The request is complete but not null until Wait, and MPI's own functions find it complete."""
+    fill_fast_path(lambda: allreduce(ours, np.ones(5)))
     short = 0
     for way in [*COMPLETED] * 20:
         send, receive = np.ones(5), np.zeros(5)
@@ -582,8 +581,8 @@ def test_what_is_over_at_once(ours, comm, form):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("form", [NONBLOCKING, PERSISTENT])
 def test_a_late_rank_in_other_forms(ours, comm, form):
-    """What is not over in a moment is an operation, that goes on in the background or in Wait."""
-    teach(lambda: allreduce(ours, np.ones(5)))
+    """A call that does not complete while it spins becomes an operation, which the driver or Wait advances."""
+    fill_fast_path(lambda: allreduce(ours, np.ones(5)))
     for turn in range(4):
         send, receive = np.full(5, turn + 1.0), np.zeros(5)
         others = [rank for rank in range(comm.size) if rank != turn % 2]
@@ -611,8 +610,8 @@ def test_a_late_rank_in_other_forms(ours, comm, form):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_start_that_is_over_is_not_the_next_one(ours, comm):
-    """Wait tells them apart, whoever ended the first, and whichever way the second goes."""
+def test_wait_tells_a_completed_start_from_the_next(ours, comm):
+    """Wait completes the Start it is called for, whoever completed the one before, on either path."""
     send, receive = np.ones(5), np.zeros(5)
     request = ours.Allreduce_init(send, receive)
     for turn in range(6):
@@ -635,14 +634,14 @@ def test_a_start_that_is_over_is_not_the_next_one(ours, comm):
     other.Free()
 
 
-def test_long_calls_are_begun_and_left(ours, comm):
-    """A nonblocking call stays for a moment only where it may be over in one; for longer, the more bytes it has."""
+def test_nonblocking_calls_spin_by_their_bytes(ours, comm):
+    """A nonblocking call spins longer the more bytes it has, and beyond SPIN_MAX_BYTES not at all."""
     longest, budget = spin.SPIN_MAX_BYTES, spin.spin_budget_ns
     assert budget(longest) > 2 * budget(8) > 0 == budget(longest + 1)
     n = longest // 8
     for length, short in ((n, True), (n + 1, False), (n, True)):  # a kind of one length, and then of any
-        teach(lambda length=length: ours.Bcast(np.ones(length)), AGAIN)
-        assert goes_short(ours, lambda length=length: ours.Bcast(np.ones(length)))
+        fill_fast_path(lambda length=length: ours.Bcast(np.ones(length)), AGAIN)
+        assert takes_fast_path(ours, lambda length=length: ours.Bcast(np.ones(length)))
         fast_path = ours._state.fast_path
         row = fast_path.table.rows[fast_path.context[field.ROW]]
         assert row[entry.SPIN_NS] == (spin.spin_budget_ns(8 * length) if short else 0)
@@ -655,7 +654,7 @@ def test_long_calls_are_begun_and_left(ours, comm):
 
 
 @pytest.mark.parametrize("given", ["strided", "in place", "user", "engine"])
-def test_persistent_collectives_that_go_the_long_way(ours, comm, given):
+def test_persistent_collectives_on_the_slow_path(ours, comm, given):
     numbers = np.arange(10.0)
     product = MPI.Op.Create(lambda a, b, t: np.multiply(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), True)
     column = MPI.DOUBLE.Create_vector(5, 1, 2).Commit()
@@ -680,9 +679,11 @@ def test_persistent_collectives_that_go_the_long_way(ours, comm, given):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("again", [True, False], ids=["started again", "freed at once"])
-def test_a_start_that_was_interrupted(two, again):
-    """Before it was an operation: it cannot be told what became of it, so it is not started again. MPI may still write
-    to its scratch and its buffers, and its tags may still be in use."""
+def test_an_interrupted_start_is_not_repeated(two, again):
+    """The state of an interrupted Start is unknown, so the request does not start again.
+
+    MPI may still write to its scratch and buffers, and its tags may still be in use.
+    """
     if two is None:
         return
     send, receive = np.ones(4), np.zeros(4)
@@ -711,13 +712,13 @@ def test_a_start_that_was_interrupted(two, again):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_caller_who_was_interrupted_and_frees_the_communicator(two):
-    """What MPI may still write to outlives it."""
+def test_buffers_of_an_interrupted_call_outlive_the_communicator(two):
+    """MPI may still write to them."""
     if two is None:
         return
     other, receive, kept = two.Dup(), np.zeros(6), len(LEAKED)
     state = other._state
-    begun_and_left(other, np.full(6, 3.0), receive)
+    interrupted_call(other, np.full(6, 3.0), receive)
     other.Free()
     while not two.allreduce(int(state.queue.closed), MPI.MIN):     # its end comes when both ranks have left it
         two.Dup().Free()
@@ -725,12 +726,12 @@ def test_a_caller_who_was_interrupted_and_frees_the_communicator(two):
     two.Barrier()
 
 
-def test_a_trace_of_a_call_that_another_overtook(two):
-    """It is known by its own number."""
+def test_trace_numbers_a_call_that_completes_late(two):
+    """A record has the number of its own call, not of the last one."""
     if two is None:
         return
     begin = lambda: two.Iallreduce(np.ones(5), np.zeros(5))
-    teach(lambda: begin().Wait(), AGAIN)
+    fill_fast_path(lambda: begin().Wait(), AGAIN)
     with two.trace() as records:
         if two.rank == 0:
             time.sleep(0.1)
@@ -738,11 +739,11 @@ def test_a_trace_of_a_call_that_another_overtook(two):
         second = two.Ibcast(np.zeros(5))
         first.Wait()
         second.Wait()
-    assert sorted(record.sequence for record in records) == [two._state.sequence - 1, two._state.sequence]
-    assert {record.collective: record.sequence for record in records}["allreduce"] == two._state.sequence - 1
+    numbers = {record.collective: record.sequence for record in records}
+    assert numbers["bcast"] == numbers["allreduce"] + 1
 
 
-def test_a_persistent_request_that_is_given_up(ours):
+def test_a_freed_persistent_request(ours):
     request = ours.Allreduce_init(np.ones(3), np.zeros(3))
     request.Start()
     request.Wait()
@@ -755,12 +756,12 @@ def test_a_persistent_request_that_is_given_up(ours):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("then", ["another method", "another choice"])
-def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
-    """Another looks at what was begun before it; and what using() chose may have changed by then."""
+def test_an_interrupted_call_is_not_resumed_as_another(two, then):
+    """The next call finds the interrupted one, also if it has another method, or another choice in force."""
     if two is None:
         return
     with two.using(window=3):
-        begun_and_left(two, np.full(6, 3.0), np.zeros(6))
+        interrupted_call(two, np.full(6, 3.0), np.zeros(6))
         broken = list(two._state.fast_path.table.kinds)
         if then == "another method":
             gathered = np.zeros(4)
@@ -774,13 +775,13 @@ def test_what_was_interrupted_is_not_taken_for_another_call(two, then):
             assert (allreduce(two, np.full(6, two.rank + 1.0)) == 3).all()
 
 
-def test_nothing_is_held(ours, comm):
-    """Neither buffers, lists and counts, nor one reference more to what every call shares."""
+def test_no_references_are_kept(ours, comm):
+    """The fast path holds no buffer, list or count after a call, and no further reference to shared objects."""
     send, receive, counts = np.ones(5), np.zeros(5), np.full(comm.size, 5)
     message = [np.zeros(5 * comm.size), counts, None, MPI.DOUBLE]
     call = lambda: (ours.Allreduce(send, receive), ours.Allreduce(MPI.IN_PLACE, receive), ours.Bcast(send),
                     ours.Allgatherv([send, "d"], message))
-    teach(call, AGAIN)
+    fill_fast_path(call, AGAIN)
     gc.collect()
     own, shared = [send, receive, counts, *message[:1]], [MPI.IN_PLACE, MPI.SUM, MPI.DOUBLE, send.dtype, counts.dtype]
     before = [sys.getrefcount(each) for each in [*own, message, *shared]]
@@ -793,11 +794,11 @@ def test_nothing_is_held(ours, comm):
 
 
 def test_a_freed_communicator(comm):
-    """Through any handle."""
+    """No handle of a freed communicator is served."""
     plain = comm.Dup()
     first, second = mpicoll.Comm(plain), mpicoll.Comm(plain)
     for each in (first, second):
-        teach(lambda each=each: allreduce(each, np.ones(5)), AGAIN)
+        fill_fast_path(lambda each=each: allreduce(each, np.ones(5)), AGAIN)
     first.Free()
     with pytest.raises(CommError):
         allreduce(first, np.ones(5))
@@ -805,8 +806,8 @@ def test_a_freed_communicator(comm):
     assert second._fast_call(mpicoll.dispatch.methods.ALLREDUCE, np.ones(5), np.ones(5), MPI.SUM, 0) == 1
 
 
-def test_threads_that_come_first_together_have_one_definition(monkeypatch):
-    """Python keeps the address of the one it was given, so there must be no other."""
+def test_concurrent_first_calls_share_a_definition(monkeypatch):
+    """Python keeps the address of the definition it got first, so threads must not make several."""
     monkeypatch.setattr(entry, "_defined", {})
     found = []
     together(*[lambda: found.append(entry._definition(entry.finish))] * 4)

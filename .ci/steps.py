@@ -38,7 +38,7 @@ KILL_AFTER = 20.0       # seconds from SIGTERM to SIGKILL
 
 # Files that hold what differs between MPI libraries.
 PORTABLE = (
-    "requests,communicators,making_communicators,threads,direct_messages,message_lengths,engines,many_ranks,interface,"
+    "requests,communicators,making_communicators,threads,fast_path_messages,message_lengths,engines,many_ranks,interface,"
     "lifetime,stall,fatal_errors,errhandlers,sparse,survive,survivors,timeline,status,stencils,history"
 )
 OLDEST, NEWEST = "3.10", "3.13"

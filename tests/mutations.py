@@ -673,8 +673,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/timeline/match.py",
-        "sender, sent_in, at = queue.popleft()",
-        "sender, sent_in, at = queue.pop()",
+        "by_call[receives[by_call]]",
+        "by_call[receives[by_call]][::-1]",
         "unit/test_timeline.py",
     ),
     Mutation(

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
-from ..cost.placement import BLOCK, PLACEMENTS, Placement, equal_tasks, node_names, place, tasks_per_node
 from ..errors import ArgumentError
-
-if TYPE_CHECKING:
-    from ..schedules.grouping import Partition
+from ..schedules.grouping import BLOCK, PLACEMENTS, Partition, Placement
 
 
 class Nodes(NamedTuple):
@@ -30,9 +27,13 @@ class Nodes(NamedTuple):
 
     def partition(self, p: int) -> Partition:
         """Return the ranks of each node. Raises ArgumentError where the options contradict each other, or p."""
+        from ..cost.placement import place
+
         return place(self._counts(p), self.placement)
 
     def _counts(self, p: int) -> Sequence[int]:
+        from ..cost.placement import equal_tasks, node_names, tasks_per_node
+
         if self.ranks_per_node and self.tasks:
             raise ArgumentError("--ranks-per-node and --tasks-per-node both count the ranks of a node: leave one out")
         names = node_names(self.node_list) if self.node_list else ()

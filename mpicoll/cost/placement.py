@@ -6,14 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
-from typing import Literal, get_args
 
 from ..errors import ArgumentError
-from ..schedules.grouping import Partition
+from ..schedules.grouping import BLOCK, PLACEMENTS, Partition, Placement
 
-Placement = Literal["block", "cyclic"]
-PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
-BLOCK: Placement = "block"
 MOST = 1 << 20  # nodes of a range or of a count
 _NAME = re.compile(r"(?:[^][,\s]|\[[^][]*\])+")  # of one or more nodes
 _PART = re.compile(r"\[([^][]*)\]")

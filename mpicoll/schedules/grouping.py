@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import isqrt
-from typing import Any
+from typing import Any, Literal, get_args
 
 Partition = tuple[tuple[int, ...], ...]  # groups of ranks, each in ascending order, the group of rank 0 first
+Placement = Literal["block", "cyclic"]  # of ranks on nodes
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+BLOCK: Placement = "block"
 
 
 def uneven(p: int) -> Partition:

@@ -29,7 +29,7 @@ from mpi4py import MPI
 sys.argv[0] = {worker!r}
 exec(compile(open({worker!r}).read(), {worker!r}, "exec"))
 """
-WRONG = "play.DELAY = 0; real = play.kinds.np.add; play.kinds.COMBINE['SUM'] = lambda a, b: real(a, b) + 1"
+WRONG = "from support import ops; play.DELAY = 0; ops.COMBINE['SUM'] = lambda a, b: ops.np.add(a, b) + 1"
 STILL = """
 real = play.Player._call
 def stuck(self, i, number):
@@ -69,7 +69,7 @@ def test_a_wrong_answer_is_reported_as_the_least_program(broken):
 def test_what_stands_still_is_reported_with_the_program(broken, monkeypatch):
     monkeypatch.setattr(soak, "ATTEMPTS", 3)
     run = broken(STILL, 4.0)
-    run.launch(10)
+    run.launch(60)  # it ends with the first barrier
     [failure] = run.failures
     assert "Barrier" in failure.program and failure.what.startswith(("exit status", "killed"))
     assert "took more than 4 s" in failure.output and "has not moved for 4 s" in failure.output

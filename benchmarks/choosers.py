@@ -24,6 +24,7 @@ from rich.table import Table
 import mpicoll
 from mpicoll.cli.group import asking
 from mpicoll.cli.sizes import format_size, parse_sizes
+from mpicoll.garbage import collection_off
 from mpicoll.selection.learning import MOST, TIMED, UNTIMED
 from mpicoll.selection.select import ANY, Choice
 from mpicoll.selection.settings import NONE
@@ -34,7 +35,6 @@ from .command.checks import listed, positive
 from .command.console import console
 from .command.results_file import write_lines
 from .command.spmd import WRONG, SpmdCommand
-from .measure.garbage import collection_off
 from .measure.stats import geometric_mean, ratio
 from .results.text import microseconds
 

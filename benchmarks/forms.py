@@ -22,12 +22,12 @@ from rich.table import Table
 
 import mpicoll
 from mpicoll.cli.group import asking
+from mpicoll.garbage import collection_off
 
 from .command.checks import positive
 from .command.console import console
 from .command.results_file import write_lines
 from .command.spmd import WRONG, SpmdCommand
-from .measure.garbage import collection_off
 from .measure.stats import Ratio, geometric_mean, ratio
 from .results.text import microseconds, spread
 

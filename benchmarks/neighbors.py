@@ -23,13 +23,13 @@ import mpicoll
 from mpicoll.cli.group import asking
 from mpicoll.cli.sizes import format_size, parse_sizes
 from mpicoll.errors import MpicollError
+from mpicoll.garbage import collection_off
 from mpicoll.schedules.registry import exact_algorithms
 
 from .command.checks import positive
 from .command.console import console
 from .command.results_file import write_lines
 from .command.spmd import WRONG, SpmdCommand
-from .measure.garbage import collection_off
 from .measure.stats import Ratio, ratio
 from .results.text import microseconds, spread
 

@@ -6,6 +6,5 @@ budget.py         when a size has been measured enough
 compute.py        work of a given length, beside nonblocking calls
 overlap.py        how much of such a call the work hides
 one_process.py    rounds of functions in one process, without MPI
-garbage.py        Python's garbage collector, off meanwhile
 stats.py          medians, intervals, paired ratios
 """

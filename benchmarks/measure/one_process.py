@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .garbage import collection_off
+from mpicoll.garbage import collection_off
 
 ROUND = 2e-3  # seconds that each work takes in a round, at least one call
 LEAST = 6  # rounds, from which a median has an interval

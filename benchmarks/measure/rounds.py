@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from mpicoll.errors import CodecError, EngineError, PreconditionError
+from mpicoll.garbage import collection_off
 
 from ..cases.case import Case, Cases
 from ..cases.contenders import NATIVE, Contender
@@ -32,7 +33,6 @@ from ..cases.forms import NONBLOCKING
 from ..cases.lossy import Error, error_of
 from .budget import Budget
 from .compute import compute
-from .garbage import collection_off
 from .overlap import PARTS, Overlap
 from .stats import estimate, ratio
 from .sync import BARRIER, Barrier, Sync, sync_of

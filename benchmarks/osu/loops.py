@@ -7,7 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..measure.garbage import collection_off
+from mpicoll.garbage import collection_off
+
 from .options import Repeats
 
 Call = Callable[[], object]

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpicoll.garbage import collection_off
+
 from ..command.console import console
 from ..command.progress import bar
-from ..measure.garbage import collection_off
 
 SEED = 0
 YOUNG = 1  # the generation of garbage that is collected: what torch has imported is older, and takes long to look at

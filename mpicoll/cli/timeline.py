@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..garbage import collection_off
 from .group import alone, asking, console, extra, refuse
 from .other_traces import report_other
 from .sizes import format_size
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, with all rows.")
 @click.option("-o", "--output", metavar="PAGE", help="Write the same as a page with pictures, with all rows.")
 @click.option("--otf2", metavar="DIR", help="Write the timeline as an OTF2 archive, for Vampir and other tools.")
+@collection_off()  # there may be millions of events, none of them garbage
 def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str | None, otf2: str | None) -> None:
     """Say where the time in collectives went, of a FILE that MPICOLL_TIMELINE or `mpicoll run --timeline` wrote.
 
@@ -55,10 +57,9 @@ def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str 
         if ours and len(traces) > 1:
             raise ValueError(f"{ours[0]} is mpicoll's timeline of all ranks; give it alone")
         if not ours:
-            if call is not None:
-                raise ValueError(f"--call needs a timeline of mpicoll's, and {files[0]} is of another program")
-            if otf2 is not None:
-                raise ValueError(f"--otf2 needs a timeline of mpicoll's, and {files[0]} is of another program")
+            for option, is_given in (("--call", call is not None), ("--otf2", otf2 is not None)):
+                if is_given:
+                    raise ValueError(f"{option} needs a timeline of mpicoll's, and {files[0]} is of another program")
             run = other_traces.collect(traces)
     if otf2 is not None:
         _write_otf2(traces[0], otf2)

@@ -9,6 +9,7 @@ is named for one direction. Routes are minimal and do not depend on load.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from math import prod
@@ -22,7 +23,7 @@ SWITCH = "switch"  # the kind in which no message shares a link between switches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Topology:
+class Topology(ABC):
     """The links between switches. hop_latency: µs that a message takes for each of them on its way."""
 
     kind: ClassVar[str]
@@ -31,21 +32,21 @@ class Topology:
     def check(self, nodes: int) -> None:
         """Raise ArgumentError, which names the field, if so many nodes have no place."""
 
+    @abstractmethod
     def capacity(self, rate: float, ports: int) -> float:
         """Return the bytes per µs of a link between switches; rate and ports: of a node's link."""
-        raise NotImplementedError
 
     def slowdown(self, nodes: int) -> float:
         """Return by what the closed form divides the rate between so many nodes."""
         return 1.0
 
+    @abstractmethod
     def route(self, sender: int, receiver: int) -> tuple[Link, ...]:
         """Return the links between switches from node to node, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def in_words(self) -> str:
         """Return a description of one line."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

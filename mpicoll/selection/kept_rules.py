@@ -22,7 +22,7 @@ from .modelled import modelled_rules
 from .rules import UNKNOWN_TO_ALL, Rule
 
 FILES = 256  # that are kept, the newest
-SOURCES = "algorithms", "cost", "schedules", "selection"
+SOURCES = "algorithms", "cost", "plans", "schedules", "selection"
 
 
 @lru_cache(maxsize=256)

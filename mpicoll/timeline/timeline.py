@@ -9,6 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..garbage import collection_off
 from ..runtime.comm_state import CommState
 from ..runtime.duplicate import dup_without_attributes
 from ..stderr import say
@@ -34,8 +35,9 @@ class Timeline:
         self.recorder.stop()
         barrier()
         correction = clock.Correction(self.first, clock.read(self.comm))
-        gathered = self.comm.gather(self.recorder.result(correction))
-        self.trace = trace_events.trace(gathered) if gathered is not None else None
+        with collection_off():  # there may be millions of objects, none of them garbage
+            gathered = self.comm.gather(self.recorder.result(correction))
+            self.trace = trace_events.trace(gathered) if gathered is not None else None
         self.comm.Free()
 
     def meets(self, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Python's garbage collector, which is off while anything is timed."""
+"""Python's garbage collector, off while code is timed or makes very many objects."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+__all__ = ["collection_off"]
+
 
 @contextmanager
 def collection_off() -> Iterator[None]:
-    """Python's garbage collector stays off meanwhile."""
+    """Turn the garbage collector off in the block."""
     was_on = gc.isenabled()
     gc.disable()
     try:

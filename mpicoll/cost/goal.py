@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ..schedules.ir import Local, Recv, RecvReduce, Send, Step, Strands
 from ..schedules.schedule import Schedule
+from .chunks import check_messages, cut, local_us
 from .network import Level, Network
-from .simulation import check_messages, cut, local_us
 
 PS = 1_000_000  # picoseconds in a µs
 
@@ -38,7 +38,7 @@ class Goal:
     """One call of nbytes on all ranks as GOAL text.
 
     chunk_bytes: None for whole blocks; window: chunks in flight. The network gives the times of reductions and copies.
-    Raises ArgumentError for a schedule of more than simulation.MOST_MESSAGES.
+    Raises ArgumentError for a schedule of more than chunks.MOST_MESSAGES.
     """
 
     def __init__(

@@ -29,6 +29,7 @@ class Topology(ABC):
     kind: ClassVar[str]
     hop_latency: float = 0.0
 
+    @abstractmethod
     def check(self, nodes: int) -> None:
         """Raise ArgumentError, which names the field, if so many nodes have no place."""
 
@@ -59,6 +60,9 @@ class FatTree(Topology):
     kind: ClassVar[str] = "fat_tree"
     nodes_per_switch: int
     oversubscription: float
+
+    def check(self, nodes: int) -> None:
+        """Accept any number of nodes: there are as many switches as they need."""
 
     def capacity(self, rate: float, ports: int) -> float:
         """Return the bytes per µs of all links of a switch to the core together."""

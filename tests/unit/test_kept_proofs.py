@@ -116,7 +116,8 @@ def test_the_sources_are_all_that_a_proof_imports():
     covered = {file.resolve() for file in kept_proofs.source_files()}
     package = kept_proofs.PACKAGE
     # The command line around proofs, and the package itself, which decide nothing.
-    around = {package / f"{name}.py" for name in ("__init__", "_version", "garbage", "launcher", "stderr", "user_cache")}
+    names = "__init__", "_version", "garbage", "launcher", "stderr", "user_cache"
+    around = {package / f"{name}.py" for name in names}
     assert {file for file in loaded - covered - around if file.parent != package / "cli"} == set()
 
 

@@ -21,28 +21,28 @@ from .cases import Case, OneCell, TwiceTheCells, uneven
 from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
-FEW = 5  # ranks up to which tables are proved with every root, on all cases, in place and not
-SEVERAL = 8  # ranks up to which they are proved with four roots, on fewer cases
-MANY = 16  # ranks up to which they are proved for every p, with two roots on two cases, and their form is checked
+FEW = 4  # ranks up to which tables are proved with every root, on all cases, in place and not
+SEVERAL = 8  # ranks up to which they are proved with two roots, on fewer cases, and their form is checked
+MANY = 16  # ranks up to which they are proved for every p, with one root on one case
 LARGE = (23, 32, 33, 64)  # more ranks on which they are proved, on one case
 LARGE_SUMS = (23, 32)  # of these, those with averages and with float32 sums
 
 
-def wanted(p: int, root: int) -> bool:
-    """Return whether a schedule's tables are to be proved: with all roots up to FEW ranks, with two beyond SEVERAL.
+def wanted(schedule: Schedule) -> bool:
+    """Return whether a schedule's tables are to be proved: with all roots up to FEW ranks, with one beyond SEVERAL.
 
-    Lowering knows of a root only which rank's blocks are where, and of p nothing at all.
+    Lowering knows of a root only which rank's blocks are where, and of p nothing at all. So the root changes with p.
     """
+    p, root = schedule.p, schedule.root
     if p <= SEVERAL:
-        return p <= FEW or root in (0, 1, p // 2, p - 1)
-    return (p <= MANY or p in LARGE) and root in (0, p - 1)
+        return p <= FEW or root in (0, p - 1 if p % 2 else p // 2)
+    return (p <= MANY or p in LARGE) and (not schedule.collective.rooted or root == (p - 1 if p % 3 else 0))
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:
     """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, one or more beyond MANY.
 
-    Between SEVERAL and MANY they are the case without chunks, and another one, which changes with p.
-    Over these p, every case is proved in place and not.
+    Between SEVERAL and MANY it is one that changes with p. Over these p, each is proved in place and not.
     """
     p, naming = schedule.p, schedule.collective.naming
     k = max(1, len(schedule.blocks)) if naming == "vector" else 1
@@ -51,14 +51,14 @@ def cases(schedule: Schedule) -> Iterator[Case]:
     elif p > MANY:
         yield from _cases_of_large(schedule, Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4))
     else:
-        yield Case(k + 1, 2, None, 4)
+        whole = Case(k + 1, 2, None, 4)
         others = [
             Case(5 * k + 2, 2, 4, 2),
             *averaged(schedule, Case(3 * k + 1, 2, 4, 2, averaged=True)),
             *sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True)),
             *blocks_of_many_sizes(schedule, 6, 2),
         ]
-        yield from others if p <= SEVERAL else (others[p // 2 % len(others)],)
+        yield from (whole, *others) if p <= SEVERAL else (others[p // 2 % len(others)],)
         if p <= FEW:
             yield Case(0, 1, None, 4)
             yield Case(1, 3, None, 4)
@@ -129,6 +129,17 @@ class Lowered:
             self._templates[rank, key] = make()
         return self._templates[rank, key]
 
+    def in_all_cases(self) -> Iterator[tuple[Case, bool, list[Plan]]]:
+        """Yield each case and placement with every rank's plan.
+
+        Averages, float32 sums and plans beyond FEW ranks are in place for odd p, not in place for even p.
+        """
+        p = self.schedule.p
+        for case in cases(self.schedule):
+            either = case.averaged or case.float32_sums or p > FEW
+            for in_place in (self.forms[p % len(self.forms)],) if either else self.forms:
+                yield case, in_place, self.all_ranks(case, in_place)
+
     def new(self, plans: list[Plan]) -> list[tuple[int, Plan]]:
         """Return the plans, with their ranks, that no earlier call returned."""
         new_plans = [(rank, plan) for rank, plan in enumerate(plans) if id(plan) not in self._sound]
@@ -137,19 +148,11 @@ class Lowered:
 
 
 def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
-    """Prove the plans of all ranks in all cases, in place and not. Raises VerifyError.
-
-    Averages, float32 sums and plans beyond FEW ranks are proved in place for odd p, not in place for even p.
-    """
+    """Prove the plans of all ranks in all cases, in place and not. Raises VerifyError."""
     lowered = lowered or Lowered(schedule)
-    for case in cases(schedule):
-        forms = lowered.forms
-        if case.averaged or case.float32_sums or schedule.p > FEW:
-            forms = (forms[schedule.p % len(forms)],)
-        for in_place in forms:
-            plans = lowered.all_ranks(case, in_place)
-            check_forms(schedule, case, lowered.new(plans))
-            Machine(schedule, case, in_place, plans).run()
+    for case, in_place, of_ranks in lowered.in_all_cases():
+        check_forms(schedule, case, lowered.new(of_ranks))
+        Machine(schedule, case, in_place, of_ranks).run()
 
 
 def check_scratch(schedule: Schedule, lowered: Lowered | None = None) -> None:
@@ -217,7 +220,7 @@ def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | No
 def check_forms(schedule: Schedule, case: Case, plans: list[tuple[int, Plan]]) -> None:
     """Check the tables of plans, each with its rank, and the rolled form that engines run. Raises VerifyError."""
     for rank, plan in plans:
-        violations = faults(plan) if schedule.p <= MANY else []
+        violations = faults(plan) if schedule.p <= SEVERAL else []
         if not violations and not equal(unrolled(rolled(plan)), plan):
             violations = ["loops that do what its steps do"]
         if violations:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import VerifyError
 from ..schedules.collectives import Block
-from ..schedules.ir import REST, VALUE, Loc, Local
+from ..schedules.ir import REST, VALUE, Local
 from ..schedules.schedule import Schedule
 from .encodings import Counts, encodings_of
 from .symbolic import Trace, execute
@@ -54,7 +54,7 @@ def _check_result(schedule: Schedule, trace: Trace) -> None:
     s = schedule
     for rank in range(s.p):
         for block in s.ends(rank):
-            got, expected = trace.state[rank].get(Loc(VALUE, block)), expected_value(s, rank, block)
+            got, expected = trace.state[rank].get((VALUE, block)), expected_value(s, rank, block)
             if got != expected:
                 raise VerifyError(
                     s.title, s.p, rank, op=f"the end of block {block}", expected=show(expected), got=show(got)
@@ -75,7 +75,7 @@ def _check_residual(schedule: Schedule, trace: Trace) -> None:
     if schedule.parameters.get("feedback") != "yes" or schedule.p == 1:
         return
     for rank in range(schedule.p):
-        if Loc(REST, rank) not in trace.state[rank]:
+        if (REST, rank) not in trace.state[rank]:
             what = f"the residual of block {rank}"
             raise VerifyError(schedule.title, schedule.p, rank, op="the end", expected=f"to keep {what}", got="nothing")
 

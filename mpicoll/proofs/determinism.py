@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from ..errors import PreconditionError, spans
 from ..plans.plan import Plan
 from ..schedules.collectives import Block, everybody, everywhere
-from ..schedules.ir import VALUE, Loc
+from ..schedules.ir import VALUE
 from ..schedules.registry import Algorithm
 from ..schedules.schedule import Schedule
 from .cases import Case
-from .check_plan import Lowered, cases
+from .check_plan import Lowered
 from .interpreter import DIVIDED, Cell, Machine, Pieces
 from .symbolic import SymbolicExecution
 from .values import Value
@@ -84,7 +84,7 @@ class ReductionTrees(SymbolicExecution):
 
     def tree(self, rank: int, block: Block) -> int:
         """Return the tree of one rank's result."""
-        tree = self.trace.state[rank][Loc(VALUE, block)]
+        tree = self.trace.state[rank][VALUE, block]
         assert isinstance(tree, int)
         return tree
 
@@ -203,11 +203,10 @@ class _TreeMachine(Machine):
 
 
 def check_reduction_order(schedule: Schedule, lowered: Lowered | None = None) -> None:
-    """Prove that plans reduce in the order of their schedule, in place and not. Raises VerifyError."""
+    """Prove that plans reduce in the order of their schedule, in all cases. Raises VerifyError."""
     trees, lowered = ReductionTrees(schedule), lowered or Lowered(schedule)
-    for case in cases(schedule):
-        for in_place in lowered.forms:
-            run_on_trees(trees, case, in_place, lowered.all_ranks(case, in_place))
+    for case, in_place, plans in lowered.in_all_cases():
+        run_on_trees(trees, case, in_place, plans)
 
 
 def run_on_trees(trees: ReductionTrees, case: Case, in_place: bool, lowered: list[Plan]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..schedules.ir import CODED, VALUE, Copy, Loc
+from ..schedules.ir import CODED, VALUE, Copy
 from ..schedules.schedule import Schedule
 from .symbolic import SymbolicExecution
 from .values import Value
@@ -46,7 +46,7 @@ class Encodings(SymbolicExecution):
 
     def of(self, rank: int, block: object) -> Counts:
         """Return the contributions to one rank's result: (rank, how often it was encoded)."""
-        number = self.trace.state[rank][Loc(VALUE, block)]
+        number = self.trace.state[rank][VALUE, block]
         assert isinstance(number, int)
         return self.counts[number]
 

@@ -60,7 +60,7 @@ def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
     count = 0
     for schedule in schedules(entry, p, parameters):
         verify(schedule)
-        if wanted(p, schedule.root):
+        if wanted(schedule):
             lowered = Lowered(schedule)
             check_tables(schedule, lowered)
             if schedule.root == 0:  # the docstring's formulas are for root 0

@@ -7,10 +7,10 @@ the contributions in them. A deadlock, or an outcome that could differ between t
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from itertools import starmap
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import VerifyError
 from ..schedules.collectives import Block
@@ -20,8 +20,7 @@ from ..schedules.schedule import Schedule
 from .values import Interval, Value, combine, show
 
 
-@dataclass(slots=True)
-class Message:
+class Message(NamedTuple):
     """A completed message: its start and end in steps of unit length, its blocks and their values."""
 
     source: int
@@ -65,8 +64,7 @@ class _Line:
         self.taken: dict[int, tuple[Value, ...]] = {}
 
 
-@dataclass(slots=True)
-class _Posted:
+class _Posted(NamedTuple):
     """A posted send or receive that is not matched yet: operation k of the current step of a line."""
 
     line: _Line
@@ -77,6 +75,7 @@ class _Posted:
     known: int = 0
 
 
+LOCAL = (Reduce, Copy)  # isinstance() takes a tuple in less time than a union
 _Operand = tuple[Value, Op | None]  # the value, and the operation that brought it; None if it was local
 
 
@@ -101,13 +100,12 @@ class SymbolicExecution:
         self.lines = {
             (r, s): _Line(r, s, steps) for r, program in enumerate(programs) for s, steps in enumerate(program)
         }
-        self.sends: dict[tuple[int, int, int], deque[_Posted]] = defaultdict(deque)
-        self.receives: dict[tuple[int, int, int], deque[_Posted]] = defaultdict(deque)
+        self.unmatched: dict[tuple[int, int, int], list[_Posted]] = {}  # by source, destination, strand
         self.ready = deque(self.lines.values())
 
     def _start(self, rank: int) -> dict[Place, Value]:
         own = self._contribution(rank)
-        return {Loc(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
+        return {(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
 
     def _contribution(self, rank: int) -> Value:
         """Return the value of a rank's contribution."""
@@ -181,41 +179,41 @@ class SymbolicExecution:
             return
         step, state = line.steps[line.index], self.trace.state[line.rank]
         line.taken, line.finish = {}, line.clock
-        self._check_step(line, step)
-        messages = [(k, op) for k, op in enumerate(step) if not isinstance(op, Local)]
+        messages = self._check_step(line, step)
         line.pending = len(messages)
         for k, op in messages:
-            if isinstance(op, Send):
+            if type(op) is Send:
                 buffer = op.buffer
                 try:
                     values = tuple([state[buffer, b] for b in op.blocks])
                 except KeyError as missing:
-                    self._read(line, Loc(*missing.args[0]), op)
+                    self._read(line, missing.args[0], op)
                     raise
-                key = (line.rank, op.peer, line.strand)
-                self.sends[key].append(_Posted(line, k, op, line.clock, values, self.trace.known[line.rank]))
+                posted = _Posted(line, k, op, line.clock, values, self.trace.known[line.rank])
+                self._match((line.rank, op.peer, line.strand), posted)
             else:
-                key = (op.peer, line.rank, line.strand)
-                self.receives[key].append(_Posted(line, k, op, line.clock))
-            self._match(key)
+                self._match((op.peer, line.rank, line.strand), _Posted(line, k, op, line.clock))
         if not line.pending:
             self.ready.append(line)
 
-    def _check_step(self, line: _Line, step: Step) -> None:
-        reduces = self.schedule.collective.reduces
-        for op in step:
-            if not reduces and isinstance(op, RecvReduce | Reduce):
+    def _check_step(self, line: _Line, step: Step) -> list[tuple[int, Send | Recv | RecvReduce]]:
+        """Check that a step may do what it does, and return its messages, each with its place in the step."""
+        reduces, messages = self.schedule.collective.reduces, []
+        for k, op in enumerate(step):
+            if not reduces and isinstance(op, (RecvReduce, Reduce)):
                 self._fail(line, op, "no reduction in a collective that only moves data", "one")
-            if not isinstance(op, Local):
+            if not isinstance(op, LOCAL):
                 self._check_message(line, op)
+                messages.append((k, op))
             elif op.dst.buffer == INPUT:
                 self._fail(line, op, "a target other than the read-only input", "input")
             elif isinstance(op, Reduce) and (op.dst.buffer in CODED or op.src.buffer in CODED):
                 self._fail(line, op, "codes to be decoded before they are reduced", "codes")
             elif isinstance(op, Copy) and op.dst.buffer in CODED and op.src.buffer in CODED:
                 self._fail(line, op, "codes to be made of a block, or a block of codes", "codes of codes")
-        if len(step) > 1:
+        if len(messages) > 1:
             self._check_targets(line, step)
+        return messages
 
     def _check_message(self, line: _Line, op: Send | Recv | RecvReduce) -> None:
         p, blocks = self.schedule.p, op.blocks
@@ -230,6 +228,8 @@ class SymbolicExecution:
 
     def _check_targets(self, line: _Line, step: Step) -> None:
         """Check that a plain receive targets nothing that another message of its step uses."""
+        if not any(type(op) is Recv for op in step):
+            return
         used = {(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
         landed: set[Place] = set()
         for op in step:
@@ -243,69 +243,72 @@ class SymbolicExecution:
             expected = "no block both received and reduced into in one step"
             self._fail(line, step, expected, min(map(str, starmap(Loc, landed))))
 
-    def _read(self, line: _Line, loc: Loc, op: Op) -> Value:
-        value = self.trace.state[line.rank].get(loc)
+    def _read(self, line: _Line, place: Place, op: Op) -> Value:
+        value = self.trace.state[line.rank].get(place)
         if value is None:
-            self._fail(line, op, f"{loc} to hold something", "it was never written")
+            self._fail(line, op, f"{Loc(*place)} to hold something", "it was never written")
         return value
 
-    def _match(self, key: tuple[int, int, int]) -> None:
-        sends, receives = self.sends[key], self.receives[key]
-        while sends and receives:
-            send, receive = sends.popleft(), receives.popleft()
-            sender, receiver, blocks = send.line, receive.line, send.op.blocks
-            if blocks != receive.op.blocks:
-                expected = f"blocks {receive.op.blocks}"
-                self._fail(receiver, receive.op, expected, f"rank {sender.rank} sent blocks {blocks}")
-            coded = _is_coded(send.op)
-            if coded != _is_coded(receive.op):
-                are = {True: "codes", False: "no codes"}
-                self._fail(receiver, receive.op, are[not coded], are[coded])
-            start = max(send.at, receive.at)
-            receiver.taken[receive.k] = send.values
-            trace, reduces = self.trace, isinstance(receive.op, RecvReduce)
-            trace.known[receiver.rank] |= send.known
-            sent, received = (trace.codes_sent, trace.codes_received) if coded else (trace.sent, trace.received)
-            sent[sender.rank] += len(blocks)
-            received[receiver.rank] += len(blocks)
-            trace.messages.append(
-                Message(
-                    sender.rank,
-                    receiver.rank,
-                    sender.strand,
-                    receiver.index,
-                    start,
-                    blocks,
-                    send.values,
-                    reduces,
-                    send.op.buffer,
-                )
-            )
-            for line in (sender, receiver):
-                line.finish = max(line.finish, start + 1)
-                line.pending -= 1
-                if not line.pending:
-                    self.ready.append(line)
+    def _match(self, key: tuple[int, int, int], posted: _Posted) -> None:
+        """Complete a message if its other side is posted. Otherwise it waits, beside none but others of its side."""
+        waiting = self.unmatched.setdefault(key, [])
+        if not waiting or (type(waiting[0].op) is Send) == (type(posted.op) is Send):
+            waiting.append(posted)
+        elif type(posted.op) is Send:
+            self._complete(posted, waiting.pop(0))
+        else:
+            self._complete(waiting.pop(0), posted)
+
+    def _complete(self, send: _Posted, receive: _Posted) -> None:
+        sender, receiver, blocks = send.line, receive.line, send.op.blocks
+        if blocks != receive.op.blocks:
+            expected = f"blocks {receive.op.blocks}"
+            self._fail(receiver, receive.op, expected, f"rank {sender.rank} sent blocks {blocks}")
+        coded = _is_coded(send.op)
+        if coded != _is_coded(receive.op):
+            are = {True: "codes", False: "no codes"}
+            self._fail(receiver, receive.op, are[not coded], are[coded])
+        start = send.at if send.at > receive.at else receive.at
+        receiver.taken[receive.k] = send.values
+        trace, n = self.trace, len(blocks)
+        trace.known[receiver.rank] |= send.known
+        sent, received = (trace.codes_sent, trace.codes_received) if coded else (trace.sent, trace.received)
+        sent[sender.rank] += n
+        received[receiver.rank] += n
+        ends = sender.rank, receiver.rank, sender.strand, receiver.index
+        reduces = type(receive.op) is RecvReduce
+        trace.messages.append(Message(*ends, start, blocks, send.values, reduces, send.op.buffer))
+        for line in (sender, receiver):
+            if line.finish <= start:
+                line.finish = start + 1
+            line.pending -= 1
+            if not line.pending:
+                self.ready.append(line)
 
     def _finish(self, line: _Line) -> None:
         """End a step: store what was received, reduce what RecvReduce received, then do local operations."""
         step, state = line.steps[line.index], self.trace.state[line.rank]
-        landed: dict[Loc, list[_Operand]] = {}
+        reduced: list[tuple[int, RecvReduce]] = []
+        local: list[Local] = []
         for k, op in enumerate(step):
-            if isinstance(op, Recv):
+            if type(op) is Recv:
                 buffer = op.buffer
                 state.update(zip([(buffer, b) for b in op.blocks], line.taken[k], strict=True))
-        for k, op in enumerate(step):
-            if isinstance(op, RecvReduce):
-                for block, value in zip(op.blocks, line.taken[k], strict=True):
-                    loc = Loc(op.buffer, block)
-                    operands = landed.get(loc) or landed.setdefault(loc, [(self._read(line, loc, op), None)])
-                    operands.insert(0 if op.side == "left" else len(operands), (value, op))
-        for loc, operands in landed.items():
-            self._reduce(line, loc, operands)
-        for op in step:
-            if isinstance(op, Local):
-                self._work(line, op)
+            elif type(op) is RecvReduce:
+                reduced.append((k, op))
+            elif isinstance(op, LOCAL):
+                local.append(op)
+        landed: dict[Place, list[_Operand]] = {}
+        for k, op in reduced:
+            for block, value in zip(op.blocks, line.taken[k], strict=True):
+                place = (op.buffer, block)
+                if (operands := landed.get(place)) is None:
+                    operands = landed[place] = [(self._read(line, place, op), None)]
+                operands.insert(0 if op.side == "left" else len(operands), (value, op))
+        for place, operands in landed.items():
+            self._reduce(line, place, operands)
+        for op in local:
+            self._work(line, op)
 
     def _work(self, line: _Line, op: Local) -> None:
         """Execute a local operation."""
@@ -322,7 +325,7 @@ class SymbolicExecution:
         """Return the value that a copy writes."""
         return value
 
-    def _reduce(self, line: _Line, loc: Loc, operands: list[_Operand]) -> None:
+    def _reduce(self, line: _Line, place: Place, operands: list[_Operand]) -> None:
         """Reduce all operands of one place from left to right, as a plan's row does."""
         value, op = operands[0]
         for right, other in operands[1:]:
@@ -330,8 +333,9 @@ class SymbolicExecution:
             try:
                 value = self._combine(value, right)
             except ValueError as e:
-                self._fail(line, op, f"{show(value)} and {show(right)} to combine in this order at {loc}", str(e))
-        self.trace.state[line.rank][loc] = value
+                expected = f"{show(value)} and {show(right)} to combine in this order at {Loc(*place)}"
+                self._fail(line, op, expected, str(e))
+        self.trace.state[line.rank][place] = value
 
 
 def _is_coded(op: Send | Recv | RecvReduce) -> bool:

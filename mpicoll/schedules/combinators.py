@@ -71,7 +71,7 @@ def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -
     """
 
     def spread(names: Sequence[Block]) -> tuple[Block, ...]:
-        return tuple(new for old in names for new in blocks(old))
+        return tuple([new for old in names for new in blocks(old)])
 
     def renamed(op: Op) -> Sequence[Op]:
         if isinstance(op, Local):
@@ -80,7 +80,7 @@ def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -
                 for d, s in zip(blocks(op.dst.block), blocks(op.src.block), strict=True)
             ]
         new = spread(op.blocks)
-        return [op._replace(peer=peer(op.peer), blocks=new)] if new or not op.blocks else []
+        return [type(op)(peer(op.peer), new, *op[2:])] if new or not op.blocks else []
 
     def step(ops: Step) -> Step:
         return tuple(new for op in ops for new in renamed(op))

@@ -16,7 +16,8 @@ from ...proofs.check_schedule import check, expected_value, measured_bytes
 from ...proofs.symbolic import Message
 from ...proofs.values import Interval, Value, contributors
 from ...schedules.collectives import Block
-from ...schedules.ir import CODED, INPUT, VALUE, Loc
+from ...schedules.ir import CODED, INPUT, VALUE, Loc, Send
+from ...schedules.liveness import Place
 from ...schedules.schedule import Schedule
 from ..picture import Got, Recorder, headline, names, ranks, share
 from .timing import Clock, StepId, times
@@ -88,18 +89,17 @@ class Witness(Recorder):
         fault.time = max(line.clock, line.finish)
         if "deadlock" in got:
             fault.time = max(line.clock for line in self.lines.values()) + 1
-            for key, posted in [*self.sends.items(), *self.receives.items()]:
-                is_send = posted is self.sends.get(key)
-                peer = key[1] if is_send else key[0]
-                fault.waits += [(waiting.line.rank, peer, is_send, waiting.op.blocks) for waiting in posted]
+            waiting = [posted for of_one_side in self.unmatched.values() for posted in of_one_side]
+            waits = [(x.line.rank, x.op.peer, isinstance(x.op, Send), x.op.blocks) for x in waiting]
+            fault.waits += sorted(waits, key=lambda wait: not wait[2])  # sends first
         super()._fail(line, op, expected, got)
 
-    def _reduce(self, line: Any, loc: Loc, operands: list[Any]) -> None:
+    def _reduce(self, line: Any, place: Place, operands: list[Any]) -> None:
         try:
-            super()._reduce(line, loc, operands)
+            super()._reduce(line, place, operands)
         except VerifyError:
             doubled = sorted(_doubled([value for value, _ in operands]))
-            self.fault.places.append((line.rank, loc.buffer, loc.block, [], doubled, []))
+            self.fault.places.append((line.rank, *place, [], doubled, []))
             raise
 
 

@@ -1,4 +1,4 @@
-"""What the MPI harness promises about tests that go wrong, held by running such tests."""
+"""Run failing tests under the MPI harness, and check how it reports them."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Bed:
             self.networks |= {os.readlink(f"/proc/{pid}/ns/net") for pid in self.processes()}
 
     def left(self) -> list[object]:
-        """What is left of processes and networks."""
+        """Return the processes and networks that are left."""
         networks = self.networks - {os.readlink("/proc/self/ns/net")}
         held = set()
         for entry in Path("/proc").glob("[0-9]*"):

@@ -199,7 +199,7 @@ def test_nothing_is_left_by_a_signal(sent, tmp_path):
 
 
 def default_signals() -> None:
-    """What starts the tests may have turned Ctrl-C off."""
+    """Restore Ctrl-C, which the parent of the tests may have turned off."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

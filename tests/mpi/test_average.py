@@ -81,7 +81,7 @@ def test_uneven_shares(comm, engine, spec):
 
 @each("spec", ["ring", "rabenseifner", "native"])
 def test_beside_sums_under_way(ours, engine, spec):
-    """Which no average may touch."""
+    """Leave sums in flight unchanged by averages."""
     p, under_way = ours.size, []
     with ours.using(engine=engine, allreduce=spec, chunk_bytes=512):
         for n, op, in_place in product((0, 1, p, 500, 4001), (MPI.SUM, mpicoll.AVG), (False, True)):

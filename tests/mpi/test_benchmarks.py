@@ -42,7 +42,7 @@ def invoke(*words: object):
 
 
 def bench_to_json(comm, tmp_path, *words: object) -> tuple[str, list[dict]]:
-    """What the command prints on rank 0, and its lines of JSON."""
+    """Return the command's output on rank 0, and its lines of JSON."""
     path = tmp_path / "out.jsonl"
     done = invoke(*words, "--json", path)
     assert done.exit_code == 0, done.output
@@ -216,7 +216,7 @@ def test_results_that_nobody_asked_to_keep_are_kept(comm, tmp_path, monkeypatch)
 
 
 def refused(comm, words: str) -> str:
-    """What rank 0 says: one line, and nothing is written on the other ranks."""
+    """Return the line of rank 0, and check that other ranks write nothing."""
     done = invoke(*words.split())
     assert done.exit_code == 2
     assert len(done.output.splitlines()) == (1 if comm.rank == 0 else 0)

@@ -216,7 +216,7 @@ def test_every_algorithm_with_counts_passes(comm, form, engine):
 
 
 def test_other_types_of_one_length_pass(checked):
-    """What is sent as bytes of one type and received as another of the same is legal."""
+    """Accept data sent as bytes of one type and received as another of the same length."""
     p, got = checked.size, z(2 * checked.size)
     two = MPI.DOUBLE.Create_contiguous(2).Commit()
     mine = np.full(2, checked.rank + 1.0)

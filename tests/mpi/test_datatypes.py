@@ -47,7 +47,7 @@ def own_packs(monkeypatch):
 
 
 def both_ways(first, second, datatype, n, unpacks=True):
-    """What two packers make of the same memory, and where they put it back."""
+    """Return memory packed by two packers, and unpacked again."""
     source, size = Room(datatype, n, fill=n), n * datatype.Get_size()
     packed = [np.full(size + 8, types.GUARD, np.uint8) for _ in range(2)]
     for packer, into in zip((first, second), packed):

@@ -43,7 +43,7 @@ SECONDS = 20.0  # until a rank gives up a call that another rank left, unless no
 
 
 class Injected(Exception):
-    """What is raised where nothing would raise."""
+    """An error injected at a line that does not raise by itself."""
 
 
 @cache

@@ -373,7 +373,7 @@ def test_operations_progress_while_the_first_request_is_created(alone):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_communicator_for_tags_is_begun_when_every_rank_is_there(ours, comm, monkeypatch):
-    """Who is interrupted before leaves nobody in it."""
+    """Begin the duplicate only when all ranks are there, so that an interrupt before leaves no rank in it."""
     begun, real = [], duplicate.Duplicate
 
     def begin(comm):

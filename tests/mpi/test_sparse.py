@@ -36,7 +36,7 @@ def exchange(request):
 
 
 def pattern(p, seed, share, most=3000):
-    """Which ranks send to which, and how many elements, the same on every rank."""
+    """Return who sends to whom and how many elements, the same on every rank."""
     draw = np.random.default_rng(seed)
     return draw.random((p, p)) < share, draw.integers(0, most, (p, p))
 

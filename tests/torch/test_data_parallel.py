@@ -267,7 +267,7 @@ def test_what_torch_refuses_without_a_gpu(ours, gloo, served, options):
 
 
 class Bucket:
-    """What a hook looks at of DDP's."""
+    """A bucket of DDP with the attributes that a hook reads."""
 
     def __init__(self, buffer, parameters):
         self.buffer, self.parameters, self.index = lambda: buffer, lambda: parameters, lambda: 0
@@ -295,7 +295,7 @@ def test_what_was_left_out_is_of_no_use_to_other_buckets(ours):
 
 
 def test_a_hook_that_works_on_the_result(ours, gloo, served, agree):
-    """What a future's callback returns is the gradient."""
+    """Use the value that a future's callback returns as the gradient."""
     def on(group):
         def halved(state, bucket):
             work = torch.distributed.all_reduce(bucket.buffer(), group=group, async_op=True)

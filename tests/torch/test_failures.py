@@ -1,4 +1,4 @@
-"""What goes wrong says so in words, on every rank, and leaves no rank waiting."""
+"""Raise errors with their cause on every rank, and leave no rank waiting."""
 
 import time
 from datetime import timedelta

@@ -13,7 +13,7 @@ LIMIT = 90
 
 
 def ran(tmp_path, text, ranks=2, before=(), environment=None):
-    """What a program on so many ranks said, and its exit status."""
+    """Return the output and exit status of a program on so many ranks."""
     program = tmp_path / "program.py"
     program.write_text(text)
     command = launcher.command(ranks, [sys.executable, "-W", "ignore", *before, str(program)])

@@ -153,7 +153,7 @@ def test_what_completes_a_block_for_others_does_not_finish():
 
 @pytest.mark.parametrize("p", [2, 3, 8])
 def test_what_finishes_with_some_parameters_only(p):
-    """What is reduced to a root by trees is complete there; a reduction that gathers has completed it elsewhere."""
+    """Divide at the root if trees reduce to it, elsewhere if a reduction gathers."""
     by_chain = lambda p, reduce, bcast: reduce.entry.name == "chain"
     trees = replace(find("allreduce", "reduce_bcast"), divides_at_owner=by_chain)
     for reduce, divides_at_owner in (("chain", True), ("rabenseifner", False)):

@@ -87,7 +87,7 @@ def test_sizes_that_are_none(text):
 
 
 def one(p: int, collective: str, **given) -> options.Asked:
-    """What is asked for one collective."""
+    """Return the request for one collective."""
     (found,) = options.settings(p, collective, **GIVEN | given).series
     return found
 

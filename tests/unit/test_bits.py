@@ -1,4 +1,4 @@
-"""Which bits a reduction gives: derived reduction trees, what follows from them, and what they rest on."""
+"""Derive the bits of a reduction: trees, what follows from them, and what they rest on."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ def test_info_without_mpi_is_one_line(monkeypatch):
 
 
 def facts(*ranks):
-    """What info gathers, from (host, CPUs, why the compiled engine does not work) of each rank."""
+    """Return what info gathers, from (host, CPUs, why the compiled engine does not work) of each rank."""
     mpi = {"library": "MPICH 5.0.2", "library_version": "MPICH Version: 5.0.2", "standard": "5.0", "path": None}
     return {
         "mpicoll": "0.1",

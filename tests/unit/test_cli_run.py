@@ -32,7 +32,7 @@ def run(*args, env=None):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the command would run, without running it."""
+    """Return what the command would run, without running it."""
     found = []
     monkeypatch.setattr(command, "_prepare", lambda *what: found.append(what))
     monkeypatch.setattr(command, "_run", lambda program: None)

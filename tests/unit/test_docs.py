@@ -29,7 +29,7 @@ def barriers(monkeypatch, registry):
 
 
 def test_docs_are_current(written, monkeypatch):
-    """Which also says that the same is written by every process, whatever the order of its sets."""
+    """Compare the files in the tree with those that the registry gives, whatever the order of its sets."""
     monkeypatch.setattr(generate, "pages", lambda: written)
     changed = list(changes(ROOT))
     assert not changed, f"not as the registry has it: {', '.join(changed)}; run `make docs`"

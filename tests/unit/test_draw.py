@@ -122,7 +122,7 @@ def test_strands_differ_in_colour():
 
 
 def test_strands_are_explained():
-    """Which strand moves what, in both pictures and only where there are several."""
+    """Explain strands in both pictures, and only if there are several."""
     shown = text.render(two_lines())
     golden.compare(shown.plain, "draw-strands.txt")
     styles = {shown.plain[x.start : x.end]: str(x.style) for x in shown.spans}

@@ -1,4 +1,4 @@
-"""What `import mpicoll` gives."""
+"""Check the names that `import mpicoll` gives."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_the_error_does_not_grow_with_the_ranks(dtype, p):
 
 
 def test_rounding_at_every_reduction_does_grow():
-    """What this is for: the test above finds sums that are rounded on their way."""
+    """Show that the test above fails for sums that are rounded at every reduction."""
     p = 64
     every = np.random.default_rng(p).standard_normal((p, 700)).astype(BFLOAT16)
     exact = every.astype(np.float64).sum(axis=0)

@@ -44,7 +44,7 @@ def test_a_rank_of_a_distributed_graph_knows_its_own_edges_only():
 @pytest.mark.parametrize("make", [line, mixed, torus, several, moore, bounded_moore, far])
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 12])
 def test_every_edge_has_two_ends(make, p):
-    """What ranks send is what ranks receive, each edge once."""
+    """Give each edge a sender and a receiver, once."""
     graph = make(p)
     sent = [edge for rank in range(p) for edge in graph.leaving(rank)]
     received = [edge for rank in range(p) for edge in graph.entering(rank)]

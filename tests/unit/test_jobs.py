@@ -67,7 +67,7 @@ def torch_is_there(monkeypatch):
 
 
 def run(*words: object, status: int = 0) -> str:
-    """What the command line prints, on both streams."""
+    """Return what the command line prints, on both streams."""
     done = CliRunner().invoke(main, ["jobs", *map(str, words)], prog_name="mpicoll")
     assert done.exit_code == status, done.output
     return done.output
@@ -339,7 +339,7 @@ PROGRAMS = {
 
 @pytest.fixture
 def sweep_of_two(tmp_path):
-    """Where the script of a sweep of two collectives on 1 and 2 nodes is."""
+    """Return the directory with the script of a sweep of two collectives on 1 and 2 nodes."""
     (tmp_path / "programs").mkdir()
     for name, body in PROGRAMS.items():
         (tmp_path / "programs" / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -362,7 +362,7 @@ def start(directory: Path, **variables: str) -> subprocess.Popen[str]:
 
 
 def finished(directory: Path, status: int = 0, **variables: str) -> str:
-    """What the script says, all of it."""
+    """Return all that the script prints."""
     process = start(directory, **variables)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == status, said
@@ -491,7 +491,7 @@ def test_partitions(answers):
 
 
 def submitted(answers, tmp_path, change: tuple[str, str], status: int) -> str:
-    """What `submit` says of a script that somebody changed."""
+    """Return the output of `submit` for a script that was changed."""
     answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="exit 1")
     text = rendered(tmp_path / "d", "sanity")
     assert change[0] in text

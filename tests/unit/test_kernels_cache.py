@@ -79,7 +79,7 @@ def start(kernels, package="mpicoll.kernels", path="", **environment):
 
 
 def outcome(process):
-    """What a process compiled, and what it loaded."""
+    """Return what a process compiled, and what it loaded."""
     out, errors = process.communicate(timeout=150)
     assert process.returncode == 0, errors
     return json.loads(out.splitlines()[-1])
@@ -170,7 +170,7 @@ NAME = "test_kernels_cache.add_one(int64)"
 
 
 def compilations(**given):
-    """How often the function is compiled where it is asked for anew, as by another process."""
+    """Count compilations of the function when it is requested anew, as by another process."""
     before = len(kernels.cache.compiled_here())
     assert kernels.cache.jit("int64(int64)", **given)(add_one)(1) == 2
     return len(kernels.cache.compiled_here()) - before

@@ -21,7 +21,7 @@ from mpicoll.schedules.schedule import Schedule, schedule
 
 
 def resolved(annotation, value, p=6, nodes=None):
-    """What an algorithm gets for a parameter of that kind."""
+    """Return what an algorithm gets for a parameter of that kind."""
     (kind,) = annotation.__metadata__
     return Parameter(None, kind).resolve("bcast toy", "x", value, p, nodes)
 

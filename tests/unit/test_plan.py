@@ -224,7 +224,7 @@ def test_scratch_of_chunks_is_what_the_docstring_says_times_the_window(entry, p)
 
 
 def staged(plans):
-    """How many messages go through a stage."""
+    """Count the messages that go through a stage."""
     return sum(int((plan.rows[:, 4] >= 0).sum()) for plan in plans)
 
 

@@ -1,4 +1,4 @@
-"""What charts are made from: looks, cells of the map, families, specifications."""
+"""Prepare charts: looks, cells of the map, families, specifications."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_a_part_of_the_unit_tests():
 
 
 def test_mutations_are_of_the_source_as_it_is():
-    """What tests/mutations.py breaks is there, once, and no two are one."""
+    """Find the text of each mutation exactly once in the source, and no mutation twice."""
     mutations.check()
     assert len({(each.path, each.after) for each in mutations.MUTATIONS}) == len(mutations.MUTATIONS) >= 50
 

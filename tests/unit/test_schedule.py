@@ -235,7 +235,7 @@ def test_only_ordered_algorithms_serve_an_operator_that_does_not_commute(entry):
 
 
 def test_what_does_not_serve_is_not_named(registry):
-    """Where it depends on p, an algorithm is asked for that p only, and one that needs another is left out."""
+    """Ask for the p at hand if order depends on p, and leave out algorithms that need another p."""
     even = Requirement("an even number of ranks", lambda p, width: p % 2 == 0)
     algorithm("reduce", name="even", requires=even, ordered=lambda p, width: p < 9)(star)
     assert [name for name in ("even", "chain") for p in (7, 8, 10) if name in ordered_names("reduce", p)] == [

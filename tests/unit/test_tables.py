@@ -39,7 +39,7 @@ def small_cases(made):
 
 
 def caught(made, case, in_place, plans):
-    """Whether the proof refuses these plans."""
+    """Tell whether the proof refuses these plans."""
     try:
         check_plan.run(made, case, in_place, plans)
     except VerifyError as error:

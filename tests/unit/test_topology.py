@@ -143,7 +143,7 @@ def test_ports_of_nodes_count_in_what_a_switch_can_send():
 
 @pytest.mark.parametrize(("stride", "shared"), [(1, 1), (3, 3)])
 def test_a_ring_on_a_torus_of_one_dimension(stride, shared):
-    """Where neighbours are three places apart, each link has three messages."""
+    """Put three messages on each link if neighbours are three places apart."""
     nodes = tuple((stride * place % 8,) for place in range(8))    # the inverse of 3 is 3
     us = simulated("allreduce", "ring", 8, Torus(dims=(8,), hop_latency=HOP), nodes).us
     assert us == pytest.approx(14 * (ALPHA + stride * HOP + shared * N / 8 / RATE) + 7 * N / 8 / FOLD)

@@ -1,4 +1,4 @@
-"""What `mpicoll tune` makes of what it measured, without MPI."""
+"""Turn measurements into rules of `mpicoll tune`, without MPI."""
 
 from __future__ import annotations
 

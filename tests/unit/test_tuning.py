@@ -178,7 +178,7 @@ def test_using_comes_before_it(forced):
 
 @pytest.mark.parametrize("nbytes", [100_000, 1 << 31])
 def test_where_it_leaves_it_to_the_rules(nbytes):
-    """Where it says auto; and native, which not every MPI has for so many bytes."""
+    """Use the rules for `auto` in a table, and instead of native from 2 GiB on, which not every MPI supports."""
     last = {"from_bytes": 1, "algorithm": "native" if nbytes == 1 << 31 else "auto"}
     content = changed(*TABLE, "rules", "allreduce", to=[{"from_bytes": 0, "algorithm": "tree"}, last])
     measured = parsed(content).tables[0].rules["allreduce"]

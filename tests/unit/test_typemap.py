@@ -46,7 +46,7 @@ def test_any_recipe(recipe, n):
 
 
 def _hold_kernels_to(wanted: list[int], n: int, extent: int, layout: Runs) -> None:
-    """What the kernels gather from memory that holds random bytes, and where they put it back."""
+    """Compare the kernels' gather and scatter with those expected, on memory of random bytes."""
     low, high = min(wanted, default=0), max(wanted, default=0) + 1
     memory = np.random.default_rng(len(wanted)).integers(0, 256, high - low, np.uint8)
     packed = np.zeros(len(wanted) + 1, np.uint8)

@@ -51,7 +51,7 @@ def test_every_mutant_is_caught(entry, p, pytestconfig):
 
 
 def survivors(right, mutants):
-    """What of the broken schedules passes, although it is not as right as before."""
+    """Return the broken schedules that pass, without those that are as right as before."""
     found = []
     for what, broken, rank, place in mutants:
         try:
@@ -106,7 +106,7 @@ def two_rounds(p, rank):
 
 
 def rounds_at_once(p, rank):
-    """What is heard in one round is not passed on in the other."""
+    """Run the rounds of dissemination at once, so that they do not forward what they receive."""
     yield [op for step in find("barrier", "dissemination")(p, rank)[0] for op in step]
 
 

@@ -1,4 +1,4 @@
-"""What ranks tell each other of themselves, and what a report makes of it."""
+"""Exchange peer status, and make reports of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEFT = Failure(*MINE, "E: x")
 
 
 def one(answer: Answer | None, mine: CallId = MINE, waited_for: tuple[int, ...] = (1,), own: tuple = ()) -> str:
-    """What is said where rank 1 gave this answer; "!" before it where that is certain."""
+    """Return the report for this answer of rank 1, with "!" before it if it is certain."""
     found = find(mine, [1], waited_for, {} if answer is None else {1: answer}, own)
     (line,) = tell(found)
     return "!" * any(each.certain for each in found.values()) + line

@@ -123,7 +123,8 @@ def parse_vector(message: Any, writable: bool, blocks: int, peer: str = "rank") 
 
     peer: the word in errors for the rank of a block, "rank" or "neighbour".
     """
-    obj, counts, displacements, spec = unpack(message, "counts, displacements", tuple)  # as in mpi4py, a list is counts alone
+    # As in mpi4py, a list is counts alone.
+    obj, counts, displacements, spec = unpack(message, "counts, displacements", tuple)
     holder, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
     if datatype == MPI.DATATYPE_NULL:

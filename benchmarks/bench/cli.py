@@ -61,7 +61,7 @@ from .options import GLOO, NONE, Settings, settings
 @click.option("--memory", default="1G", help="Leave out sizes whose buffers need more on a rank.")
 @click.option("--seed", default=0, help="Seed of the order within a round.")
 @click.option(FLAG, is_flag=True, expose_value=False, help="Print as the OSU benchmarks do, whose options follow.")
-@click.option("--json", "path", metavar="FILE", help="JSON lines, as results come; by default in a new file, which it prints.")
+@click.option("--json", "path", metavar="FILE", help="JSON lines as results come; by default in a new file.")
 def bench(path: str | None, algorithm: str | None, **options: Any) -> None:
     """Time algorithms of collectives beside MPI's own: start it under mpiexec, on 2 or more ranks.
 

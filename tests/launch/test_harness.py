@@ -124,7 +124,7 @@ WRONG = {       # on two ranks: (code, options, what is printed)
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_goes_wrong_is_told_and_fails_the_run(run, what):
+def test_errors_are_reported_and_fail_the_run(run, what):
     code, options, words = WRONG[what]
     done = run(code, *options)
     assert done.status not in (0, None), done.output

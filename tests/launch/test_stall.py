@@ -256,7 +256,7 @@ def seconds(output):
 
 
 @pytest.mark.parametrize(("form", "engine"), each_and_both_engines(IN_FORMS))
-def test_what_a_rank_raised_is_told_within_seconds(run, form, engine):
+def test_an_error_of_a_rank_is_reported_within_seconds(run, form, engine):
     """Without MPICOLL_TIMEOUT: the program catches it, and goes on elsewhere; the report does not wait for its time."""
     call, other, told = IN_FORMS[form]
     done = run(SOON.format(before="", call=call, other=other), engine)
@@ -267,7 +267,7 @@ def test_what_a_rank_raised_is_told_within_seconds(run, form, engine):
         assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {told}", done.output)) == 1, done.output
 
 
-def test_what_a_start_raised_is_told_within_seconds(run):
+def test_an_error_of_a_start_is_reported_within_seconds(run):
     done = run(SOON.format(
         before="request = comm.Allreduce_init(x, np.zeros(3))",
         other="late(1); wrong = comm.Barrier",
@@ -300,7 +300,7 @@ signal.signal(signal.SIGALRM, alarm)
 
 
 @pytest.mark.parametrize("call", ["comm.Allreduce(x, np.zeros(3))", "comm.Iallreduce(x, np.zeros(3)).Wait()"])
-def test_what_MPI_refused_in_a_call_is_told_of(run, call):
+def test_an_error_of_MPI_in_a_call_is_reported(run, call):
     """The program catches it; the others can never end."""
     done = run(SOON.format(before="", call=call, other=f"""
         from mpicoll.engines import mpi4py as engine_of_all

@@ -67,7 +67,7 @@ sys.stdout.write(f"served {{comm.rank}}\\n")
 """
 
 
-def test_what_is_kept_serves_without_a_compiler(mpiexec, tmp_path):
+def test_cached_kernels_serve_without_a_compiler(mpiexec, tmp_path):
     """Import neither numba nor LLVM in a process with all kernels cached, with numba installed or not."""
     env = {"MPICOLL_ENGINE": "auto", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     for number, without in enumerate(("", "", WAYS["there is none"][0])):

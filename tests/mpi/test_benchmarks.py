@@ -125,7 +125,7 @@ class WrongOnOneRank:
             recv[-1] += 1
 
 
-def test_what_is_wrong_on_one_rank_is_wrong(comm, capsys):
+def test_a_wrong_answer_on_one_rank_is_wrong(comm, capsys):
     def job(harness):
         contenders = line_up("allreduce", ["native"], ["auto"], harness.plain, harness.ours)
         return Job(Shape("allreduce"), (8, 64), [*contenders, Contender("broken", None, WrongOnOneRank(harness.plain))])
@@ -244,7 +244,7 @@ def test_command_with_parameters_out_of_range(comm, words, said):
     assert comm.rank or said in output
 
 
-def test_what_is_refused_leaves_the_file_alone(comm, tmp_path):
+def test_refused_runs_leave_the_file_alone(comm, tmp_path):
     (path := tmp_path / "out.jsonl").write_text("what was there\n")
     refused(comm, f"gatherv --algorithms knomial(k=1) --json {path}")
     assert path.read_text() == "what was there\n"

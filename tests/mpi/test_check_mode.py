@@ -190,7 +190,7 @@ def test_two_ranks_wrong_in_different_ways(checked):
 
 
 @each("name", differing_buffers.CALLS)
-def test_what_is_right_passes(comm, checked, name):
+def test_correct_calls_pass(comm, checked, name):
     """Different layouts of one type signature too."""
     assert np.array_equal(np.array(differing_buffers.CALLS[name](checked)), differing_buffers.expected(name, comm))
 

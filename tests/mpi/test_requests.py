@@ -323,7 +323,7 @@ def test_buffers_live_as_long_as_requests_of_mpis_own(comm, form):
 # -- persistent
 
 
-def test_what_the_buffers_hold_at_each_start_travels(ours):
+def test_each_start_sends_the_buffers_content(ours):
     """And which algorithm serves is what was in force when the request was made."""
     p = ours.size
     send, got, other, moved = np.zeros(6), np.zeros(6), np.zeros(2), np.zeros(2)

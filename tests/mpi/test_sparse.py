@@ -83,7 +83,7 @@ def test_arrays_arrive_as_they_were_sent(ours, exchange, array):
     assert received[source].tobytes() == array.tobytes() and received[source].flags.c_contiguous
 
 
-def test_what_may_be_given(ours):
+def test_values_that_may_be_sent(ours):
     """Lists, NumPy's integers as ranks, MPI.PROC_NULL as nobody, and this rank itself, of which a copy comes."""
     mine = np.arange(3)
     received = ours.Sparse_alltoall({np.int32(ours.rank): mine, MPI.PROC_NULL: [1, 2]})

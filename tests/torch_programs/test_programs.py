@@ -51,7 +51,7 @@ def test_one_line_is_enough(tmp_path):
     assert status == 0 and said.count("2.0") == 2
 
 
-def test_what_takes_long_to_import_is_left_to_who_uses_it():
+def test_slow_imports_are_left_to_programs_that_use_them():
     heavy = ("sympy", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "rich", "pandas")
     text = f"import sys, mpicoll.torch; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=LIMIT)

@@ -218,7 +218,7 @@ def test_show_writes_svg(tmp_path):
         (("info", "-n", "2"), "No such option '-n'; mpiexec starts the ranks: mpiexec -n N mpicoll"),
     ],
 )
-def test_what_is_asked_wrongly_is_one_line(args, said):
+def test_usage_errors_are_one_line(args, said):
     assert said in refused(*args)
 
 

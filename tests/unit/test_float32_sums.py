@@ -90,7 +90,7 @@ def test_rounding_too_early_is_refused():
         run(made, wide(3), False, wrong)
 
 
-def test_what_travels_as_what():
+def test_element_types_of_messages():
     """In a ring of 4: contributions, then two partial sums in float32, then complete sums."""
     sums = PartialSums(schedule("allreduce", "ring", 4))
     assert [sums.of_message(0, 1, 0, nth) for nth in range(3)] == [(False,), (True,), (True,)]

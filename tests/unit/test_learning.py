@@ -131,7 +131,7 @@ def test_classes_take_the_place_of_a_table_s_rules():
     assert [rule.algorithm for rule in overlaid((), {0: of(0, "x")})] == ["x", "auto"]
 
 
-def test_what_is_in_doubt_serves_and_is_not_kept():
+def test_doubtful_rules_serve_and_are_not_kept():
     lessons, sure, doubtful = Lessons(), taught((3e-6, 2e-6, 4e-6)), taught((3e-6, 2e-6, 4e-6), nbytes=5000)
     doubtful.is_in_doubt = True
     for lesson in (sure, doubtful):
@@ -181,7 +181,7 @@ def test_bits_follow_from_the_order_of_additions():
     assert same_bits("allreduce", "ring", "ring", 64, nodes)
 
 
-def test_what_gives_the_same_bits_gives_the_same_sums():
+def test_algorithms_of_the_same_bits_give_the_same_sums():
     """Evaluate the reduction trees of two algorithms on float32 and compare, where they are said to be the same."""
     from mpicoll.proofs.determinism import ReductionTrees
     from mpicoll.schedules.schedule import schedule
@@ -240,7 +240,7 @@ def test_a_table_that_is_to_come_may_be_absent(tmp_path, monkeypatch):
     assert read({"MPICOLL_TUNING": path, "MPICOLL_LEARN": "1"}).tuning == tables.Tuning(path, ())
 
 
-def test_what_was_learned_is_a_table(tmp_path):
+def test_learned_rules_are_a_table(tmp_path):
     lesson = taught((3e-6, 2e-6, 4e-6))
     rules = overlaid((), {512: lesson.rule(lesson.measured())})
     path = tmp_path / "t.json"

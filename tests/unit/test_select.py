@@ -217,7 +217,7 @@ def test_any_algorithm_can_be_asked_for_and_is_chunked_as_in_the_rules(entry):
 
 
 @pytest.mark.parametrize("collective", HOST_RULES)
-def test_what_is_forced_with_parameters_is_chunked_as_in_the_rules(collective):
+def test_forced_algorithms_with_parameters_use_the_rules_chunks(collective):
     for rule in {rule.algorithm: rule for rule in HOST_RULES[collective]}.values():     # the last of several
         choice = chosen(collective, algorithms={collective: rule.algorithm})
         assert (choice.algorithm, choice.chunk_bytes) == (rule.algorithm, rule.chunk_bytes)

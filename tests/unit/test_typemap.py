@@ -106,7 +106,7 @@ def test_regular_layouts_have_no_limit_and_others_do(monkeypatch):
     assert join([row, None]) is None
 
 
-def test_what_is_unknown_spreads_and_signatures_stay():
+def test_unknown_values_spread_and_signatures_stay():
     part = Part(Typemap(None, "DOUBLE", 3), 100)
     assert derived("VECTOR", [part], {"count": 2, "blocklength": 1, "stride": 3}) == (None, "DOUBLE", 6)
     assert derived("INDEXED", [part], {"blocklengths": [1, 4], "displacements": [0, 9]}) == (None, "DOUBLE", 15)

@@ -32,7 +32,7 @@ ALSO = ("setup.cfg", "pyproject.toml", ".ci", "tests/conftest.py", "tests/launch
 
 
 def is_of_tools(name: str) -> bool:
-    """Whether a file of tests is about benchmarks, jobs and the like."""
+    """Tell whether a file of tests is about benchmarks, jobs and the like."""
     return name.startswith(TESTS)
 
 

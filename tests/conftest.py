@@ -1,4 +1,4 @@
-"""What unit and MPI tests share. Importing this module must not start MPI."""
+"""Share fixtures between unit and MPI tests. Importing this module must not start MPI."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Site:
         self.spares = [[first, second], [third, fourth]]
 
     def numbers(self, rank: int) -> np.ndarray:
-        """What a rank sends: LENGTH numbers, of which the call takes some."""
+        """Return LENGTH numbers that a rank sends; the call takes some of them."""
         return (np.arange(LENGTH) * (rank + 2) + self.salt) % 97
 
     def fill(self, draw: random.Random) -> None:
@@ -101,7 +101,7 @@ class Site:
             getattr(self.comm, self.method)(*arguments)
 
     def right(self) -> np.ndarray:
-        """What the receive buffer must hold from self.at on."""
+        """Return the expected contents of the receive buffer from self.at on."""
         n, part = self.count, slice(self.at, self.at + self.count)
         every = [self.numbers(rank) for rank in range(self.p)]
         if self.method in ("Allreduce", "Reduce"):
@@ -115,7 +115,7 @@ class Site:
         return np.concatenate([each[self.at + self.rank * n : self.at + (self.rank + 1) * n] for each in every])
 
     def wrong(self) -> str:
-        """What is not as it must be: the result in one of the two arrays, and nothing anywhere else."""
+        """Name what is wrong: the result in one of the two arrays, or a write anywhere else."""
         untouched = self.numbers(self.rank)
         if any((array != untouched).any() for array in self.spares[0]):
             return "what is sent was written to"

@@ -57,7 +57,7 @@ Here they run: what runs native without having been forced to is MPI's nonblocki
 
 @dataclass
 class Survey:
-    """What one MPI answered: its version, its datatypes in order, and by (datatype, operator, what was asked)."""
+    """The answers of one MPI: its version, its datatypes in order, and results by (datatype, operator, question)."""
 
     version: str
     names: list[str]

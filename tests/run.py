@@ -85,7 +85,7 @@ class Launch:
         return counts
 
     def options(self, seed: int) -> list[str]:
-        """What pytest is told."""
+        """Return the options for pytest."""
         options = [*map(str, self.files or [TESTS / self.suite]), f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
         options += ["--sample-seed", str(seed)]
         if self.fraction < 1:
@@ -212,7 +212,7 @@ def forbidden_skips(launches: list[Launch]) -> list[str]:
 
 
 def failures(launches: list[Launch]) -> list[str]:
-    """What failed, and why."""
+    """Return the failures, and why."""
     return [f"{launch.title}: {name}: {reason}" for launch in launches
             for name, (outcome, reason) in launch.outcomes.items() if outcome == "failed"]
 

@@ -53,7 +53,7 @@ class Failure:
 
 @dataclass
 class Soak:
-    """What was run so far."""
+    """The programs that ran so far."""
 
     draw: random.Random
     ranks: list[int]

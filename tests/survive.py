@@ -48,7 +48,7 @@ MOMENTS = ("before", "in", "computing")     # the victim dies: before the call; 
 
 
 class Situation(NamedTuple):
-    """What tests/situations.py does under this name: how many ranks it kills, and words that a rank prints."""
+    """A situation of tests/situations.py: how many ranks it kills, and words that a rank prints."""
 
     killed: int = 1
     words: str = ""

@@ -1,4 +1,4 @@
-"""What a launch of tests leaves behind: nothing, or the launch has failed.
+"""Fail a launch of tests that leaves anything behind.
 
 A launch has a directory for temporary files of its own, removed when it is over, however it ends. What its tests left
 there and in shared memory is named, and so are processes that still run (launcher.run_group, which ends them).
@@ -38,7 +38,7 @@ class Place:
         self._shared = _shared()
 
     def left(self) -> list[str]:
-        """What is there that nothing allows. What is left in shared memory, allowed or not, is removed."""
+        """Return what is not allowed; remove what is left in shared memory, allowed or not."""
         found = [str(path) for path in _unexpected(self.temporary.iterdir())]
         unused = [path for path in _shared() - self._shared if not _used(path)]
         found += [str(path) for path in _unexpected(unused)]
@@ -75,7 +75,7 @@ def _shared() -> set[Path]:
 
 
 def _used(segment: Path) -> bool:
-    """Whether a process has it mapped or open: other programs run here too."""
+    """Tell whether a process has it mapped or open: other programs run here too."""
     name = str(segment).encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -33,35 +33,35 @@ from .options import GLOO, NONE, Settings, settings
 @click.argument("algorithm", required=False, metavar="[ALGORITHM[,ALGORITHM…]]")
 @click.option("--sizes", default="8:4M:8", help="Bytes: a list of sizes and ranges FIRST:LAST[:FACTOR].")
 @click.option("--scaling", default=OSU,
-              help=f"{', '.join(SCALINGS)}: a size is as said above, or of all ranks' blocks, or of each rank's.")
-@click.option("--algorithms", help="As ALGORITHM: native, auto, names from `mpicoll list`; all that suit if not given.")
+              help=f"{', '.join(SCALINGS)}: a size as above, of all ranks' blocks, or of one rank's block.")
+@click.option("--algorithms", help="As ALGORITHM: native, auto, names from `mpicoll list`. Default: all that run.")
 @click.option("--engines", default=who.AUTO, help=f"Of {', '.join(who.ENGINES)}.")
-@click.option("--peers", default=NONE, help=f"Of {GLOO}, which torch has: in the same rounds.")
+@click.option("--peers", default=NONE, help=f"{GLOO}, through torch, timed in the same rounds.")
 @click.option(
     "--dtype",
     "--dtypes",
     "dtype",
-    help="NumPy's and ml_dtypes' names, float64 if not given, float32 for codes; every list gives all combinations.",
+    help="NumPy's and ml_dtypes' names, by default float64, float32 for codecs. Lists give all combinations.",
 )
-@click.option("--op", default="sum", help="For reductions, of sum, prod, max …")
-@click.option("--root", default="0", help=f"Of rooted collectives: ranks, or {ROTATING}: another each round.")
+@click.option("--op", default="sum", help="Operator of reductions: sum, prod, max …")
+@click.option("--root", default="0", help=f"Roots: ranks, or {ROTATING}, another rank in each round.")
 @click.option("--in-place", is_flag=True, help="Use MPI.IN_PLACE.")
-@click.option("--fresh", is_flag=True, help="Arrays that no call had before, for every call.")
-@click.option("--counts", default=EVEN, help=f"Of scatterv and its like: {', '.join(SHARES)}.")
-@click.option("--form", default=BLOCKING, help=f"{', '.join(FORMS)}; the second also tells how much is hidden by work.")
-@click.option("--chunk-bytes", metavar="SIZE", help="For ours: the most of each block in one message, such as 256K.")
-@click.option("--window", type=int, help="For ours: how many chunks are in flight.")
-@click.option("--seconds", default=10.0, help="Time to spend in all, apart from checking and warming up.")
+@click.option("--fresh", is_flag=True, help="Allocate new arrays for every call, outside the time.")
+@click.option("--counts", default=EVEN, help=f"Counts of scatterv and its like: {', '.join(SHARES)}.")
+@click.option("--form", default=BLOCKING, help=f"{', '.join(FORMS)}; nonblocking also shows what work hides.")
+@click.option("--chunk-bytes", metavar="SIZE", help="For mpicoll: most of a block in one message, such as 256K.")
+@click.option("--window", type=int, help="For mpicoll: how many chunks are in flight.")
+@click.option("--seconds", default=10.0, help="Total time, without checks and warm-up.")
 @click.option("--iterations", type=int, help="Rounds per size, instead of --seconds.")
-@click.option("--precision", default=1.0, help="Per cent: stop a size earlier, once all medians are known so well.")
-@click.option("--warmup", default=2, help="Calls before the first that counts.")
-@click.option("--sync", default=BARRIER, help=f"How calls start together: {' or '.join(SYNCS)}, of agreed times.")
+@click.option("--precision", default=1.0, help="Per cent: end a size when half the widest interval is below this.")
+@click.option("--warmup", default=2, help="Untimed calls before the first timed one.")
+@click.option("--sync", default=BARRIER, help=f"How calls start together: {' or '.join(SYNCS)} (at agreed times).")
 @click.option("--rate", metavar="RATE", envvar=RATE_VARIABLE,
-              help="Of every host's link, such as 100Gbit: tells how near the limit it is.")
-@click.option("--memory", default="1G", help="Leave out sizes that need more for buffers on a rank.")
-@click.option("--seed", default=0, help="Of the order within a round.")
+              help="Rate of every host's link, such as 100Gbit: adds the column 'of limit'.")
+@click.option("--memory", default="1G", help="Leave out sizes whose buffers need more on a rank.")
+@click.option("--seed", default=0, help="Seed of the order within a round.")
 @click.option(FLAG, is_flag=True, expose_value=False, help="Print as the OSU benchmarks do, whose options follow.")
-@click.option("--json", "path", metavar="FILE", help="For JSON lines, as results come; else in a file it names.")
+@click.option("--json", "path", metavar="FILE", help="JSON lines as results come; by default in a new file.")
 def bench(path: str | None, algorithm: str | None, **options: Any) -> None:
     """Time algorithms of collectives beside MPI's own: start it under mpiexec, on 2 or more ranks.
 

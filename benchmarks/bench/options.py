@@ -76,8 +76,8 @@ class Settings:
 
     def budget(self, series: Series) -> Budget:
         """Return a shape's part of the time, in proportion to how many take part."""
-        everyone = sum(len(other.algorithms) for other in self.series)
-        return Budget(self.seconds * len(series.algorithms) / everyone, self.rounds, self.precision)
+        contenders = sum(len(other.algorithms) for other in self.series)
+        return Budget(self.seconds * len(series.algorithms) / contenders, self.rounds, self.precision)
 
     def line(self) -> dict[str, Any]:
         """For the record; what a shape was and who took part is said there with each result."""

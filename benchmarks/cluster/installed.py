@@ -1,4 +1,4 @@
-"""Which MPIs and which peers are here."""
+"""Find the MPIs and the peers that are installed here."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ RESULTS = Path("build") / "results" / "full"
 @click.option("--show", "showing", is_flag=True, help="Measure nothing: what the files say that are there.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", default=RESULTS, help="For results, by MPI.")
 def full(text: str, launches: int, showing: bool, out: Path) -> None:
-    """Time collectives between two ranks of this machine beside MPI's own, and say what was reached of what was asked.
+    """Time collectives between two ranks of this machine beside MPI's own, and compare the ratios with targets.
 
-    Results come as a file of JSON lines per part and launch; what another run left there goes.
+    Results are a file of JSON lines per part and launch. They replace those of earlier runs in the same directory.
     """
     with asking():
         figures = chosen(text)

@@ -146,9 +146,9 @@ class Bench:
 
     def _longest(self, mine: np.ndarray) -> np.ndarray:
         """Return the elementwise maximum over ranks, on every rank."""
-        everyone = np.empty_like(mine)
-        self.control.Allreduce(mine, everyone, self.mpi.MAX)
-        return everyone
+        longest = np.empty_like(mine)
+        self.control.Allreduce(mine, longest, self.mpi.MAX)
+        return longest
 
     def _warm_up(self, case: Case, running: Sequence[Timing]) -> int:
         """Make calls that do not count; return how many a round has: few where the quickest contender is slow."""
@@ -186,9 +186,9 @@ class Bench:
                 if overlapping:
                     mine[i, calls:last] = self._with_work(case, running[i])
                 mine[i, last] = self.sync.unready - unready
-            everyone = self._longest(mine)
-            self.sync.learn(int(everyone[:, last].sum()), len(running) * (calls + overlapping))
-            for timing, seconds in zip(running, everyone.tolist()):
+            longest = self._longest(mine)
+            self.sync.learn(int(longest[:, last].sum()), len(running) * (calls + overlapping))
+            for timing, seconds in zip(running, longest.tolist()):
                 timing.add(seconds[:calls], seconds[calls:last])
 
     def _decided(self, budget: Budget, rounds: int, elapsed: float, running: Sequence[Timing]) -> tuple[bool, bool]:

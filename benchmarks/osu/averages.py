@@ -32,9 +32,9 @@ def mean_iterations(comm: Any, mpi: Any, mine: np.ndarray) -> np.ndarray:
 
 def _reduced(comm: Any, mine: np.ndarray, op: Any) -> np.ndarray:
     mine = np.ascontiguousarray(mine)
-    everyone = np.empty_like(mine)
-    comm.Allreduce(mine, everyone, op)
-    return everyone
+    reduced = np.empty_like(mine)
+    comm.Allreduce(mine, reduced, op)
+    return reduced
 
 
 def percentiles(values: np.ndarray, wanted: Sequence[int]) -> dict[int, float]:

@@ -155,9 +155,9 @@ class Maker:
         return self._made(lambda buffer: self.dist.reduce_scatter_tensor(buffer, sent), np.zeros(block), mine)
 
     def allgather(self, n: int) -> Call:
-        sent, everyone = self._tensor(moved(self.rank, 0, n)), joined([(r, 0) for r in range(self.p)], n)
+        sent, gathered = self._tensor(moved(self.rank, 0, n)), joined([(r, 0) for r in range(self.p)], n)
         run = lambda buffer: self.dist.all_gather_into_tensor(buffer, sent)
-        return self._made(run, np.zeros(n * self.p), everyone)
+        return self._made(run, np.zeros(n * self.p), gathered)
 
     def alltoall(self, n: int) -> Call:
         sent = self._tensor(joined([(self.rank, r) for r in range(self.p)], n))
@@ -166,9 +166,9 @@ class Maker:
 
     def gather(self, n: int) -> Call:
         sent, here = self._tensor(moved(self.rank, 0, n)), self.rank == 0
-        everyone = joined([(r, 0) for r in range(self.p)], n)
+        gathered = joined([(r, 0) for r in range(self.p)], n)
         run = lambda buffer: self.dist.gather(sent, list(buffer.view(self.p, n)) if here else None, 0)
-        return self._made(run, np.zeros(n * self.p if here else 0), everyone, here)
+        return self._made(run, np.zeros(n * self.p if here else 0), gathered, here)
 
     def scatter(self, n: int) -> Call:
         sent = self._tensor(joined([(0, r) for r in range(self.p)], n))
@@ -190,9 +190,9 @@ class Timer:
 
     def _longest(self, mine: Sequence[float]) -> list[float]:
         """Return the elementwise maximum over ranks."""
-        everyone = self.torch.tensor(mine, dtype=self.torch.float64)
-        self.dist.all_reduce(everyone, op=self.dist.ReduceOp.MAX)
-        longest: list[float] = everyone.tolist()
+        reduced = self.torch.tensor(mine, dtype=self.torch.float64)
+        self.dist.all_reduce(reduced, op=self.dist.ReduceOp.MAX)
+        longest: list[float] = reduced.tolist()
         return longest
 
     def measure(self, collective: str, nbytes: int, rounds: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which algorithm is best where, as maps: one collective over places, and all collectives on one place."""
+"""Map the best algorithm: one collective over places, and all collectives on one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups of one setting make a curve over hosts or ranks."""
+"""Select the groups of one setting that make a curve over hosts or ranks."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from . import reduce_scatter
 
 @algorithm("allgather")
 def linear(p: int, rank: int) -> Steps:
-    """Everybody sends its block to everybody, all at once.
+    """Every rank sends its block to all others at once.
 
     Steps: p > 1
     Bytes per rank: n * (p - 1) / p

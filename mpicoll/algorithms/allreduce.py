@@ -1,4 +1,4 @@
-"""Allreduce: everybody's vectors combined, everywhere."""
+"""Allreduce: the vectors of all ranks reduced, at every rank."""
 
 from math import lcm
 from typing import Annotated
@@ -199,7 +199,7 @@ form="binary_blocks")[0][0]]
     grid=[over(servers=lambda p: sorted({1, min(2, p), p // 2 or 1, p}))],
 )
 def parameter_server(p: int, rank: int, *, servers: Share = 1) -> Steps:
-    """Each of the first ranks, the servers, owns an equal part of the vector: it takes everybody's and returns the sum.
+    """Each of the first ranks, the servers, owns an equal part of the vector, reduces all ranks' and returns the sum.
 
     Steps: 2 * (p > 1)
     Bytes per rank: n * (p + servers - 2) / servers

@@ -19,7 +19,7 @@ def _tokens(part: Strands) -> Strands:
 
 @algorithm("barrier")
 def linear(p: int, rank: int) -> Strands:
-    """Everybody tells rank 0, which then tells everybody.
+    """All ranks notify rank 0, which then notifies all.
 
     Steps: 2 * (p > 1)
     Bytes per rank: 0
@@ -79,7 +79,7 @@ def recursive_doubling(p: int, rank: int) -> Strands:
 
 @algorithm("barrier", grid=[over(range(1, 17), k=(3, 5, 8)), over((27, 31, 64), k=(3, 8))])
 def dissemination(p: int, rank: int, *, k: Radix = 2) -> Steps:
-    """In round i everybody tells the ranks k^i, 2 k^i … further on, so that what is known grows k-fold each round.
+    """In round i all ranks notify the ranks k^i, 2 k^i … further on, so that the known ranks grow k-fold each round.
 
     Steps: lg(p, k)
     Bytes per rank: 0

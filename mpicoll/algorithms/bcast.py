@@ -12,7 +12,7 @@ from . import reduce, scatter
 
 @algorithm("bcast")
 def linear(p: int, rank: int) -> Strands:
-    """The root sends to everybody at once: reduce's linear reversed in time.
+    """The root sends to all ranks at once: reduce's linear reversed in time.
 
     Steps: p > 1
     Bytes per rank: n * (p - 1)

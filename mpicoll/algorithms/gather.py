@@ -11,7 +11,7 @@ from ..schedules.registry import algorithm, every
 
 @algorithm("gather", direct=True)
 def linear(p: int, rank: int) -> Steps:
-    """Everybody sends to the root, which takes all at once.
+    """All ranks send to the root, which receives all blocks at once.
 
     Steps: p > 1
     Bytes per rank: n * (p - 1) / p

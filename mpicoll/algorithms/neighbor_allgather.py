@@ -51,15 +51,15 @@ def combining(p: int, rank: int, *, graph: StencilNeighbourhood = TOPOLOGY) -> S
     for edge in graph.entering(rank):
         ends[edge[0]].append(edge)
     for step in along_dimensions(graph, rank, partial(first_hop, graph)):
-        came = [block for op in step if isinstance(op, Recv) for block in op.blocks]
-        copies = [(edge, block) for block in came for edge in ends[block[0]] if edge != block]  # type: ignore[index]
+        received = [block for op in step if isinstance(op, Recv) for block in op.blocks]
+        copies = [(edge, block) for block in received for edge in ends[block[0]] if edge != block]  # type: ignore[index]
         yield *step, *(Copy(Loc(VALUE, edge), Loc(VALUE, block)) for edge, block in copies)
 
 
 def first_hop(stencil: Stencil, edge: Edge, receiver: int) -> Edge:
-    """Return the block that stands for all blocks of a sender on the way to a receiver.
+    """Return the block that travels for all blocks of the edge's sender on the way to a receiver.
 
-    It is the one for the rank to which the sender itself sends, if that is a neighbour, and so received in its place.
+    It is the block for the first rank on the way if that rank is a neighbour, which then receives it in place.
     """
     hop, own = stencil.towards(edge[0], receiver), stencil.leaving(edge[0])
     return next((block for block in own if block[1] == hop), own[0])

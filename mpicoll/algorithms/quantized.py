@@ -80,7 +80,7 @@ def allreduce(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
 
 @algorithm("allgather", name="quantized", grid=[over((3,), codec=("int4",))])
 def allgather(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -> Strands:
-    """Encode one's block and send codes round the ring; everybody, the sender too, ends with what comes out of them.
+    """Encode one's block and send codes round the ring; every rank, the sender too, ends with the decoded values.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1) / p * codec.share

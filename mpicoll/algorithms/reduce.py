@@ -1,4 +1,4 @@
-"""Reduce: everybody's vectors combined, at the root."""
+"""Reduce: the vectors of all ranks reduced, at the root."""
 
 from collections.abc import Sequence
 from math import lcm

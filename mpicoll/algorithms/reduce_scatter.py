@@ -1,4 +1,4 @@
-"""Reduce-scatter: everybody's vectors combined, a block of the result at every rank."""
+"""Reduce-scatter: the vectors of all ranks reduced, a block of the result at every rank."""
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import Layer, Program, fold

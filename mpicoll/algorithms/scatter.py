@@ -12,7 +12,7 @@ from . import gather
 
 @algorithm("scatter", direct=True)
 def linear(p: int, rank: int) -> Strands:
-    """The root sends everybody's block, all at once.
+    """The root sends each rank its block, all at once.
 
     Steps: p > 1
     Bytes per rank: n * (p - 1) / p

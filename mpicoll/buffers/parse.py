@@ -7,7 +7,6 @@ object passed, which is stricter than mpi4py. For datatypes with holes see owner
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from operator import index
 from typing import Any
@@ -55,7 +54,7 @@ def parse_buffer(message: Any, writable: bool = False, blocks: int = 1, reducing
 
 def _parse_any(message: Any, writable: bool, blocks: int, reducing: bool) -> Buffer:
     """Parse any buffer argument; check its parts in mpi4py's order, to raise the same error."""
-    obj, count, displacement, spec = unpack(message, "count, displacement", _split_pair)
+    obj, count, displacement, spec = unpack(message, "count, displacement", (list, tuple))
     holder, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
     if datatype == MPI.DATATYPE_NULL:
@@ -72,10 +71,10 @@ def _parse_any(message: Any, writable: bool, blocks: int, reducing: bool) -> Buf
     return make(holder, address + offset, count, blocks, type_facts, type_facts.extent * elements, contiguous and fits)
 
 
-def unpack(message: Any, names: str, split: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any, Any, Any]:
+def unpack(message: Any, names: str, pairs: type | tuple[type, ...]) -> tuple[Any, Any, Any, Any]:
     """Return (object, counts, displacements, datatype) of a message, with None for missing items.
 
-    split separates the second item of two or three into counts and displacements, which errors call `names`.
+    The second item of two or three has counts and displacements if it is one of `pairs`, else counts alone.
     """
     if message is MPI.IN_PLACE:
         raise in_place_error()
@@ -97,18 +96,20 @@ def unpack(message: Any, names: str, split: Callable[[Any], tuple[Any, Any]]) ->
             f"a buffer given as a list has 2 to 4 items, this one has {len(message)}; "
             f"pass [buffer, {names}, datatype] or a shorter form"
         )
-    return obj, *split(counts), spec
+    return obj, *(split_pair(counts, names) if isinstance(counts, pairs) else (counts, None)), spec
 
 
-def _split_pair(count: Any) -> tuple[Any, Any]:
-    """Return (count, displacement) from a list or tuple of both, or from a count alone."""
-    if not isinstance(count, (list, tuple)):
-        return count, None
-    if len(count) != 2:
+def split_pair(pair: Any, names: str) -> tuple[Any, Any]:
+    """Return the two items of a pair. Raises ArgumentError for no sequence, MessageSpecError for another length."""
+    try:
+        counts, displacements = pair
+    except TypeError:
+        raise errors.ArgumentError(f"({names}) is {pair!r:.60}, {describe_type(pair)}; pass a tuple") from None
+    except ValueError:
         raise errors.MessageSpecError(
-            f"(count, displacement) has 2 items, {count!r} has {len(count)}; pass a count alone, or a pair"
-        )
-    return tuple(count)
+            f"({names}) has 2 items, {pair!r:.60} has {len(pair)}; pass the first alone, or a tuple of both"
+        ) from None
+    return counts, displacements
 
 
 def memory_of(obj: Any, typed: bool, writable: bool) -> tuple[Any, int, int, str | None]:

@@ -20,7 +20,17 @@ from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
 from .owner import reach
 from .packing import packer
-from .parse import check_type, describe_type, find_type, in_place_error, memory_of, null_error, parse_integers, unpack
+from .parse import (
+    check_type,
+    describe_type,
+    find_type,
+    in_place_error,
+    memory_of,
+    null_error,
+    parse_integers,
+    split_pair,
+    unpack,
+)
 
 BYTE = facts(MPI.BYTE)
 CACHE_LIMIT = 256  # vectors
@@ -113,7 +123,8 @@ def parse_vector(message: Any, writable: bool, blocks: int, peer: str = "rank") 
 
     peer: the word in errors for the rank of a block, "rank" or "neighbour".
     """
-    obj, counts, displacements, spec = unpack(message, "counts, displacements", _split_counts)
+    # As in mpi4py, a list is counts alone.
+    obj, counts, displacements, spec = unpack(message, "counts, displacements", tuple)
     holder, address, length, format = memory_of(obj, spec is not None, writable)
     datatype = find_type(spec, format, obj)
     if datatype == MPI.DATATYPE_NULL:
@@ -153,7 +164,7 @@ def parse_typed_vector(message: Any, writable: bool, blocks: int, peer: str = "r
         (obj, types), counts, displacements = message, None, None
     elif len(message) == 3:
         obj, pair, types = message
-        counts, displacements = _split_pair(pair)
+        counts, displacements = split_pair(pair, "counts, displacements")
     else:
         obj, counts, displacements, types = message
     if (obj is None or obj is MPI.BOTTOM) and (counts is None or displacements is None):
@@ -170,25 +181,6 @@ def parse_typed_vector(message: Any, writable: bool, blocks: int, peer: str = "r
 
 
 # -- parts of a description
-
-
-def _split_counts(counts: Any) -> tuple[Any, Any]:
-    """Return counts and displacements from a tuple of both; as in mpi4py, a list is counts alone."""
-    return _split_pair(counts) if isinstance(counts, tuple) else (counts, None)
-
-
-def _split_pair(pair: Any) -> tuple[Any, Any]:
-    try:
-        counts, displacements = pair
-    except TypeError:
-        raise errors.ArgumentError(
-            f"(counts, displacements) is {pair!r:.60}, {describe_type(pair)}; pass a tuple"
-        ) from None
-    except ValueError:
-        raise errors.MessageSpecError(
-            f"(counts, displacements) has 2 items, {pair!r:.60} has {len(pair)}; pass counts alone as a list"
-        ) from None
-    return counts, displacements
 
 
 def _is_integer(value: Any) -> bool:

@@ -1,8 +1,8 @@
-"""An allreduce that sends codes, and keeps what they lack for the next call (error feedback).
+"""An allreduce that sends codes, and adds their error to the next call (error feedback).
 
-What was not sent is not lost but late: over many calls the sum of results and of the last residuals is the sum of
-contributions. Seide et al., 1-bit stochastic gradient descent, 2014; Karimireddy et al., Error feedback fixes SignSGD,
-2019.
+The residual of a buffer is the error of its last codes. Over many calls the sum of results and of the last residuals is
+the sum of contributions. Seide et al., 1-bit stochastic gradient descent, 2014; Karimireddy et al., Error feedback
+fixes SignSGD, 2019.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Allreduce"]
 class Allreduce:
     """Sum float32 over the ranks of a communicator, encoded: `reduce = Allreduce(comm, "int4")`, then reduce(gradient).
 
-    comm is an mpicoll.Comm, codec a Codec or its text. With error_feedback, each buffer has a residual of its own, kept
-    from call to call and added to what is sent next; it is found by the buffer's address. algorithm is "quantized", or
-    "hierarchical", which encodes between nodes only and has no feedback. chunk_bytes: as in using().
+    comm is an mpicoll.Comm, codec a Codec or its text. With error_feedback, each buffer, known by its address, has a
+    residual, which its next call adds to the buffer before it encodes. algorithm is "quantized", or "hierarchical",
+    which encodes between nodes only and has no feedback. chunk_bytes: as in using(). Raises CodecError.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Allreduce:
         self.residuals: dict[int, np.ndarray] = {}
 
     def __call__(self, buffer: np.ndarray, average: bool = False) -> np.ndarray:
-        """Put the sum over the ranks in the place of each rank's buffer, and return it; or the average.
+        """Replace the buffer by the sum over the ranks, or by the average, and return it.
 
         Raises CodecError for other arrays than contiguous float32, for a buffer whose size has changed, and on every
-        rank where a rank has NaN or infinity.
+        rank if any rank has NaN or infinity.
         """
         check_array(self.codec, buffer)
         sent = buffer.ravel()
@@ -64,7 +64,7 @@ class Allreduce:
             try:
                 self.comm.Allreduce(sent, result)
             except CodecError:
-                self.residuals.pop(_address(buffer), None)  # what is left in it is wrong
+                self.residuals.pop(address_of(buffer), None)  # it has an encoded NaN or infinity
                 raise
         if self.comm.size == 1 and self.error_feedback:
             sent[:] = 0
@@ -74,18 +74,16 @@ class Allreduce:
         return buffer
 
     def residual(self, buffer: np.ndarray) -> np.ndarray:
-        """Return what was not sent of a buffer yet: this rank's share of it."""
-        return self.residuals.get(_address(buffer), np.zeros(buffer.size, np.float32))
+        """Return this rank's residual of a buffer, zeros before its first call."""
+        kept = self.residuals.get(address_of(buffer))
+        return np.zeros(buffer.size, np.float32) if kept is None else kept
 
     def _residual(self, buffer: np.ndarray) -> np.ndarray:
-        kept = self.residuals.setdefault(_address(buffer), np.zeros(buffer.size, np.float32))
+        """Return the buffer's residual, and keep it for the next call."""
+        kept = self.residuals[address_of(buffer)] = self.residual(buffer)
         if kept.size != buffer.size:
             raise CodecError(
                 f"the buffer has {buffer.size} elements and its residual {kept.size}: it belongs to one "
                 "buffer, make another Allreduce for other sizes"
             )
         return kept
-
-
-def _address(buffer: np.ndarray) -> int:
-    return address_of(buffer)

@@ -18,12 +18,12 @@ __all__ = ["PowerSGD"]
 
 
 class PowerSGD:
-    """Sum float32 over the ranks by factors of a rank: `reduce = PowerSGD(comm, rank=2)`, then reduce(gradient).
+    """Sum float32 over the ranks by factors of a low rank: `reduce = PowerSGD(comm, rank=2)`, then reduce(gradient).
 
-    A buffer of two dimensions is a matrix; any other of n elements is one of about sqrt(n) rows. Each call sends rank
-    columns and rank rows of it, or all of it where that is no more than twice as much. The error of one call has no
-    bound, since it depends on the matrix. What was not sent is added in the next call. A buffer is known by its
-    address. comm: any communicator with Allreduce.
+    A buffer of two dimensions is a matrix. Another one of n elements becomes a matrix of about sqrt(n) rows. Each call
+    sends two factors of `rank` columns, or the whole buffer if that has at most twice their elements. The error of a
+    call has no bound, since it depends on the matrix. The next call of the buffer, known by its address, adds it.
+    comm: any communicator with Allreduce. Raises ParameterError for a rank below 1.
     """
 
     def __init__(self, comm: Any, rank: int = 2, seed: int = 1) -> None:
@@ -33,25 +33,34 @@ class PowerSGD:
         self.kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by address: the second factor and the residual
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes that stand for a buffer of a shape."""
+        """Return the bytes that a call sends for a buffer of this shape."""
         rows, columns = _matrix(shape)
         factors = self.rank * (rows + columns)
         n = prod(shape)
         return 4 * (n if n <= 2 * factors else factors)
 
     def __call__(self, buffer: np.ndarray, average: bool = False) -> np.ndarray:
-        """Put the sum over the ranks in the place of each rank's buffer, and return it; or the average.
+        """Replace the buffer by the sum over the ranks, or by the average, and return it.
 
         Raises CodecError for other arrays than contiguous float32, and for a buffer whose size has changed.
         """
         if buffer.dtype != np.float32 or not buffer.flags.c_contiguous:
             raise CodecError(f"PowerSGD takes contiguous float32, and the array is {buffer.dtype}; convert it first")
-        n, address = buffer.size, address_of(buffer)
-        rows, columns = _matrix(buffer.shape)
-        if self.nbytes(buffer.shape) == 4 * n:
+        if self.nbytes(buffer.shape) == buffer.nbytes:
             self.comm.Allreduce(MPI.IN_PLACE, buffer)
             buffer /= np.float32(self.comm.size if average else 1)
             return buffer
+        mean = self._approximate_mean(buffer)
+        buffer.reshape(-1)[:] = mean if average else mean * np.float32(self.comm.size)
+        return buffer
+
+    def _approximate_mean(self, buffer: np.ndarray) -> np.ndarray:
+        """Return the mean over the ranks of buffer and residual, as a product of two factors.
+
+        It takes one step of power iteration from the buffer's last second factor, and keeps factor and residual.
+        """
+        n, address = buffer.size, address_of(buffer)
+        rows, columns = _matrix(buffer.shape)
         if address not in self.kept:
             start = np.random.default_rng(self.seed).standard_normal((columns, self.rank)).astype(np.float32)
             self.kept[address] = start, np.zeros(n, np.float32)
@@ -61,14 +70,12 @@ class PowerSGD:
         residual += buffer.ravel()
         matrix: np.ndarray = np.zeros((rows, columns), np.float32)
         matrix.reshape(-1)[:n] = residual
-        first = self._averaged(matrix @ second)
-        first = np.ascontiguousarray(np.linalg.qr(first)[0])
+        first = np.ascontiguousarray(np.linalg.qr(self._averaged(matrix @ second))[0])
         second = self._averaged(matrix.T @ first)
-        result = (first @ second.T).ravel()[:n]
-        residual -= result
+        mean: np.ndarray = (first @ second.T).ravel()[:n]
+        residual -= mean
         self.kept[address] = second, residual
-        buffer.reshape(-1)[:] = result if average else result * np.float32(self.comm.size)
-        return buffer
+        return mean
 
     def _averaged(self, factor: np.ndarray) -> np.ndarray:
         total = np.ascontiguousarray(factor)
@@ -78,7 +85,7 @@ class PowerSGD:
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the rows and columns of the matrix that a buffer is taken for, the last row padded."""
+    """Return the rows and columns of the matrix of a buffer's elements; its last row may be padded."""
     if len(shape) == 2:
         return shape[0], shape[1]
     n = prod(shape)

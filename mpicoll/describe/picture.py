@@ -62,8 +62,8 @@ class Picture:
         """Yield one note for all blocks with the same contributors."""
         collective = self.schedule.collective
         if collective.naming == "none":
-            everyone = got.known == (1 << self.p) - 1
-            yield Note(f"heard {ranks(contributors(got.known))}", everyone, got.strand, got.sources, False)
+            complete = got.known == (1 << self.p) - 1
+            yield Note(f"heard {ranks(contributors(got.known))}", complete, got.strand, got.sources, False)
             return
         same: dict[tuple[str, Value | None, bool], list[Block]] = defaultdict(list)
         for loc, value in got.values.items():

@@ -1,4 +1,4 @@
-"""Which CPUs the ranks have, and who else uses them; node by node."""
+"""Find the CPUs that ranks have, and other users of these, node by node."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def mpi_error(code: int, in_statuses: Iterable[int] = ()) -> Exception:
     if MPI.Get_error_class(code) != MPI.ERR_TRUNCATE:
         return MPI.Exception(code)
     return MessageLengthError(
-        "a message of another rank is longer or shorter than what this one waits for: they gave different counts; "
+        "received length differs from expected: ranks passed different counts; "
         "MPICOLL_CHECK=1 compares them before anything is sent"
     )
 

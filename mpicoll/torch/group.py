@@ -68,7 +68,7 @@ class ProcessGroup(Group):
 
     @collective
     def allreduce(self, tensor_list: Any, opts: Any = None, timeout: Any = None) -> TorchWork:
-        """Combine everybody's tensor, in its place, by opts.reduceOp."""
+        """Reduce the tensor of all ranks, in its place, by opts.reduceOp."""
         opts = arguments.options(c10d.AllreduceOptions, opts, timeout)
         if isinstance(tensor_list, (list, tuple)) and len(tensor_list) != 1:
             return self.allreduce_coalesced(tensor_list, opts)
@@ -163,7 +163,7 @@ class ProcessGroup(Group):
 
     @collective
     def allgather(self, output: Lists, input: Sequence[Tensor], opts: Any = None, timeout: Any = None) -> TorchWork:
-        """Gather everybody's tensor into a list on every rank. Tensors may differ in size from rank to rank."""
+        """Gather the tensor of each rank into a list on every rank. Tensors may differ in size from rank to rank."""
         opts = arguments.options(c10d.AllgatherOptions, opts, timeout)
         (outputs,), mine = arguments.lists(output, input)
         arguments.check_number(outputs, self.size(), "output")
@@ -182,7 +182,7 @@ class ProcessGroup(Group):
 
     @collective
     def reduce_scatter(self, output: Any, input: Lists, opts: Any = None, timeout: Any = None) -> TorchWork:
-        """Combine everybody's lists by opts.reduceOp; rank r gets the tensor r of the result."""
+        """Reduce the lists of all ranks by opts.reduceOp; rank r gets tensor r of the result."""
         opts = arguments.options(c10d.ReduceScatterOptions, opts, timeout)
         (inputs,), mine = arguments.lists(input, output)
         arguments.check_number(inputs, self.size(), "input")
@@ -219,7 +219,7 @@ class ProcessGroup(Group):
 
     @collective
     def gather(self, output: Lists, input: Sequence[Tensor], opts: Any = None, timeout: Any = None) -> TorchWork:
-        """Gather everybody's tensor into a list on the root; tensors are of one size."""
+        """Gather the tensor of each rank into a list on the root; tensors are of one size."""
         opts = arguments.options(c10d.GatherOptions, opts, timeout)
         mine, is_root = tensors.single_tensor(input), self.rank() == opts.rootRank
         recv, finish, outputs = None, None, []
@@ -259,7 +259,7 @@ class ProcessGroup(Group):
 
     @collective
     def allreduce_coalesced(self, tensor_list: Sequence[Tensor], opts: Any = None) -> TorchWork:
-        """Combine everybody's tensors, in their places: in one call those of one type."""
+        """Reduce the tensors of all ranks, in their places: those of one type in one call."""
         opts = arguments.options(c10d.AllreduceCoalescedOptions, opts, None)
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensor_list:
@@ -325,7 +325,7 @@ class ProcessGroup(Group):
 
     def recv_anysource(self, tensor_list: Any, tag: int = 0) -> TorchWork:
         """Receive a tensor from any rank; the work says from which."""
-        return self.recv(tensor_list, messages.ANYBODY, tag)
+        return self.recv(tensor_list, messages.ANY_SOURCE, tag)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Wait for every rank. Raises RuntimeError that names who did not come in time; see messages.py."""

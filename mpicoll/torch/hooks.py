@@ -199,7 +199,7 @@ class ReduceScatter(_Encoded):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
     ) -> TorchWork | None:
-        """Combine everybody's input; each rank gets its block. Raises CodecError for a size that has changed."""
+        """Reduce the input of all ranks; each rank gets its block. Raises CodecError for a size that has changed."""
         ours, options = _ours(group), c10d.ReduceScatterOptions()
         if self.codec is not None and input_tensor.dtype is not torch.float32:
             raise CodecError(f"gradients are {input_tensor.dtype}; codecs encode float32: set reduce_dtype to that")
@@ -237,7 +237,7 @@ class AllGather(_Encoded):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
     ) -> TorchWork | None:
-        """Gather everybody's input."""
+        """Gather the input of all ranks."""
         ours, options = _ours(group), c10d.AllgatherOptions()
         if input_tensor.dtype is not torch.float32:
             raise CodecError(f"weights are {input_tensor.dtype}; codecs encode float32: set no param_dtype")

@@ -19,7 +19,7 @@ from ..selection.select import native_choice
 from .tensors import Finish
 from .work import Work
 
-ANYBODY = MPI.ANY_SOURCE
+ANY_SOURCE = MPI.ANY_SOURCE
 _ARRIVED, _LEAVE, _OWN = 0, 1, 2  # tags of the barrier, and their number: those of tensors come behind
 _NO_RANK = -1
 _MOST, _PIECE = (1 << 31) - 1, 1 << 30  # bytes
@@ -50,11 +50,11 @@ class Transfer(RequestStage):
 
     def describe(self) -> list[str]:
         """Return what it waits for."""
-        return [f"waits for {'any rank' if self.peer == ANYBODY else f'rank {self.peer}'}"]
+        return [f"waits for {'any rank' if self.peer == ANY_SOURCE else f'rank {self.peer}'}"]
 
     def waited_for(self) -> tuple[int, ...]:
         """Return the other rank, unless any will do."""
-        return () if self.peer == ANYBODY else (self.peer,)
+        return () if self.peer == ANY_SOURCE else (self.peer,)
 
 
 class Message(Work):
@@ -85,9 +85,9 @@ def send(comm: Comm, array: np.ndarray[Any, Any], rank: int, tag: int, result: l
 def receive(
     comm: Comm, array: np.ndarray[Any, Any], rank: int, tag: int, result: list[Tensor], finish: Finish | None
 ) -> Message:
-    """Return the work of receiving an array's bytes from a rank, or ANYBODY, to be launched."""
+    """Return the work of receiving an array's bytes from a rank, or ANY_SOURCE, to be launched."""
     request = _posted(MPI.Intracomm.Irecv, comm, array, rank, tag)
-    what = f"recv from {'any rank' if rank == ANYBODY else f'rank {rank}'}, tag {tag}"
+    what = f"recv from {'any rank' if rank == ANY_SOURCE else f'rank {rank}'}, tag {tag}"
     return Message(comm, Transfer(request, what, rank, array.nbytes), array, result, finish)
 
 

@@ -41,17 +41,17 @@ def communicator(ranks: Sequence[int], name: str) -> Comm:
 
 
 def communicator_of(ranks: Sequence[int], name: str) -> Comm:
-    """As communicator(), outside of a meeting."""
-    everyone = of_default_group()
+    """Return the communicator without an exchange of errors, for callers that are inside one."""
+    default = of_default_group()
     if ranks:
         largest: Any = world().Get_attr(MPI.TAG_UB)
-        whole = everyone.Get_group()
+        whole = default.Get_group()
         group = whole.Incl(list(ranks))
-        comm = everyone.Create_group(group, zlib.crc32(str(name).encode()) % largest)
+        comm = default.Create_group(group, zlib.crc32(str(name).encode()) % largest)
         group.Free()
         whole.Free()
     else:
-        comm = dup_without_attributes(everyone)
+        comm = dup_without_attributes(default)
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     return Comm(comm)
 
@@ -79,13 +79,14 @@ def renumber(comm: MPI.Intracomm) -> None:
 
 def check_is_world(rank: int, size: int) -> None:
     """Raise CommError unless the rank and size that torch was given are MPI's own."""
-    everyone = world()
-    if (rank, size) != (everyone.rank, everyone.size):
+    all_ranks = world()
+    if (rank, size) != (all_ranks.rank, all_ranks.size):
         raise CommError(
-            f"torch was told that this is rank {rank} of {size}, and MPI says rank {everyone.rank} of {everyone.size}; "
+            f"torch was told that this is rank {rank} of {size}, and MPI says "
+            f"rank {all_ranks.rank} of {all_ranks.size}; "
             f"{_MPIEXEC}, and leave rank, world_size, RANK and WORLD_SIZE to MPI"
         )
-    _check_launched(everyone)
+    _check_launched(all_ranks)
 
 
 def _check_launched(world: MPI.Intracomm) -> None:

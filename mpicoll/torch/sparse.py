@@ -17,7 +17,7 @@ MOST = 16  # dimensions
 
 
 def allreduce(group: Any, tensor: Tensor, options: Any) -> TorchWork:
-    """Put the sum of everybody's sparse COO tensors in the place of this rank's; it is there when the call returns.
+    """Replace this rank's sparse COO tensor by the sum over ranks; it is there when the call returns.
 
     group is the process group.
     Raises OperatorError for another operator than SUM, MismatchError where shapes differ.

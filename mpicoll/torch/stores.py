@@ -23,10 +23,10 @@ def together(world: MPI.Intracomm) -> Iterator[None]:
         yield
     except Exception as error:
         raised = error
-    everyone = world.allgather("" if raised is None else describe(raised))
+    words_by_rank = world.allgather("" if raised is None else describe(raised))
     if raised is not None:
         raise raised
-    for rank, words in enumerate(everyone):
+    for rank, words in enumerate(words_by_rank):
         if words:
             raise CommError(f"the ranks did not meet, since rank {rank} raised {words}")
 

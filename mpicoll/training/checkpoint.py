@@ -63,12 +63,12 @@ class Checkpoint:
         Raises TrainingError where they are lost.
         """
         comm = zero.comm
-        everyone = comm.allgather([(saved.save_id, saved.rank) for saved in self.saved])
-        chosen, why = _choose(everyone, steps)
+        saves_by_rank = comm.allgather([(saved.save_id, saved.rank) for saved in self.saved])
+        chosen, why = _choose(saves_by_rank, steps)
         if chosen is None:
             raise TrainingError(f"the state after {steps} steps is lost: {why}")
         saved = next(saved for saved in self.saved if saved.save_id == chosen)
-        ranks = [dict(saves)[chosen] for saves in everyone]
+        ranks = [dict(saves)[chosen] for saves in saves_by_rank]
         holders = [ranks.index(rank if rank in ranks else (rank + 1) % saved.size) for rank in range(saved.size)]
         held = {saved.rank: saved.own}
         if (before := (saved.rank - 1) % saved.size) not in ranks:
@@ -81,12 +81,12 @@ class Checkpoint:
         self.save(zero)
 
 
-def _choose(everyone: Sequence[Sequence[tuple[SaveId, int]]], steps: int) -> tuple[SaveId | None, str]:
+def _choose(saves_by_rank: Sequence[Sequence[tuple[SaveId, int]]], steps: int) -> tuple[SaveId | None, str]:
     """Return the save after so many steps of which nothing is lost, that of the fewest ranks; else None, and why."""
-    common = set.intersection(*({save_id for save_id, _ in saves} for saves in everyone))
+    common = set.intersection(*({save_id for save_id, _ in saves} for saves in saves_by_rank))
     why = "no rank, or not every one, has saved it"
     for save_id in sorted(save_id for save_id in common if save_id[0] == steps):
-        size, ranks = save_id[1], {dict(saves)[save_id] for saves in everyone}
+        size, ranks = save_id[1], {dict(saves)[save_id] for saves in saves_by_rank}
         lost = [rank for rank in range(size) if not {rank, (rank + 1) % size} & ranks]
         if not lost:
             return save_id, ""

@@ -1,4 +1,4 @@
-"""Parameter server: some ranks keep the parameters, and everybody's gradients go to them.
+"""Parameter server: some ranks keep the parameters, and all ranks send them their gradients.
 
 A step is four collectives: the batch is scattered from rank 0, gradients are reduced to the servers, these update their
 parts of the parameters, and broadcast them (Li et al., Scaling distributed machine learning with the parameter server,

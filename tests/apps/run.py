@@ -40,7 +40,7 @@ ROW = re.compile(r"^ +[a-z_]+ +(?:blocking|nonblocking|persistent) +(\S+) +\S+ +
 
 @dataclass(frozen=True)
 class Application:
-    """Where a program's tests come from, which of them are run, and what must not fail before."""
+    """Describe a program's tests: their source, the selection, and the files that must pass natively."""
 
     source: str
     tag: str

@@ -14,7 +14,7 @@ from .program import Call
 
 @cache
 def vendor() -> str:
-    """Which MPI this is."""
+    """Return the name of this MPI."""
     return MPI.get_vendor()[0]
 
 

@@ -75,7 +75,7 @@ def datatype(name: str, layout: str) -> MPI.Datatype:
 
 @cache
 def significant(name: str) -> np.ndarray:
-    """Which bytes of an element are data; the others are padding, of which nothing is promised."""
+    """Mark the bytes of an element that are data; the others are padding with undefined contents."""
     dtype = DTYPES[name]
     data = np.zeros(dtype.itemsize, bool)
     if dtype.names:

@@ -68,7 +68,7 @@ def test_a_table_from_elsewhere(bound, tmp_path):
 
 @pytest.mark.parametrize("task", [0, 1])
 def test_a_task_that_is_a_world_of_its_own(task):
-    """What each task sees where srun and this MPI do not understand each other; one of them speaks."""
+    """Check the report of each task where srun does not fit this MPI; one of them prints it."""
     done = subprocess.run(
         [sys.executable, "-m", "mpicoll", "info", "--check"],
         capture_output=True, text=True, timeout=50, env=os.environ | TASK | {"SLURM_PROCID": str(task)},

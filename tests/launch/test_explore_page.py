@@ -68,7 +68,7 @@ def visit(browser, file, request):
 
 
 def held(visit: Visit, rank: int) -> dict[str, str]:
-    """What the board shows that a rank holds: contributors by place."""
+    """Return the contributors that the board shows in a rank, by place."""
     cells = visit.page.locator(f'.board .cell[data-rank="{rank}"]').all()
     return {cell.get_attribute("data-place"): cell.get_attribute("data-value") for cell in cells}
 

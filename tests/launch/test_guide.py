@@ -21,7 +21,7 @@ def plain(lines: list[str]) -> list[str]:
 
 
 def agree(shown: list[str], got: list[str]) -> bool:
-    """Whether the output is what the guide shows, where a line of … stands for any lines."""
+    """Tell whether the output is that of the guide, where a line of … stands for any lines."""
     if not shown:
         return not got
     if shown[0] == GAP:

@@ -1,4 +1,4 @@
-"""What the MPI harness promises about tests that go wrong, held by running such tests."""
+"""Run failing tests under the MPI harness, and check how it reports them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ WRONG = {       # on two ranks: (code, options, what is printed)
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_goes_wrong_is_told_and_fails_the_run(run, what):
+def test_errors_are_reported_and_fail_the_run(run, what):
     code, options, words = WRONG[what]
     done = run(code, *options)
     assert done.status not in (0, None), done.output

@@ -116,7 +116,7 @@ class Bed:
             self.networks |= {os.readlink(f"/proc/{pid}/ns/net") for pid in self.processes()}
 
     def left(self) -> list[object]:
-        """What is left of processes and networks."""
+        """Return the processes and networks that are left."""
         networks = self.networks - {os.readlink("/proc/self/ns/net")}
         held = set()
         for entry in Path("/proc").glob("[0-9]*"):
@@ -163,7 +163,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("count", "each", "placement"), PLACES)
-def test_who_is_where_and_what_limits_messages(bed, script, count, each, placement):
+def test_placement_of_ranks_and_limits_of_messages(bed, script, count, each, placement):
     status, out, err = bed.run("--hosts", count, "--ranks-per-host", each, "--placement", placement, "--rate",
                                f"{RATE}bit", "--timeout", 40, "python", script(WHERE))
     assert status == 0, out + err

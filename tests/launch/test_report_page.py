@@ -114,7 +114,7 @@ def test_a_point_tells_its_numbers(opened):
 
 
 def test_auto_is_our_fastest_where_it_is(browser, tmp_path):
-    """What auto chose was not measured by its name; one that was is slower than native."""
+    """Measure another algorithm than the choice of auto: it is slower than native."""
     from mpicoll.benchmarks.report.page import build
 
     times = {"native": 10.0, "auto": 8.0, "linear": 12.0}

@@ -101,7 +101,7 @@ def test_summary_of_nothing(run):
     assert (done.status, done.output) == (0, "mpicoll: no collective of mpicoll's ran on rank 0\n")
 
 
-def test_what_the_ranks_of_a_part_do_not_suit_raises_when_it_is_called(run):
+def test_algorithms_that_do_not_fit_a_part_of_the_ranks_raise(run):
     code = """
     part = world.Split(int(world.rank == 3))
     part.Bcast(np.ones(3))
@@ -117,7 +117,7 @@ def test_what_the_ranks_of_a_part_do_not_suit_raises_when_it_is_called(run):
     assert sorted(done.output.splitlines()) == ["size 1 ran", *(f"size 3 rank {r}: {refused}" for r in range(3))]
 
 
-def test_what_mpi4py_makes_of_the_world(run):
+def test_the_world_in_mpi4py(run):
     """Pickled, wrapped by pkl5, handed to an executor, and the methods that are mpi4py's own."""
     done = run("run", "{program}", code="""
     from mpi4py.futures import MPICommExecutor
@@ -235,7 +235,7 @@ def test_exit_status(run, ranks, failing):
         (("{program}",), {"MPICOLL_ENGINE": "fast"}, "MPICOLL_ENGINE is 'fast'"),
     ],
 )
-def test_what_is_asked_wrongly_is_one_line(run, words, variables, said):
+def test_usage_errors_are_one_line(run, words, variables, said):
     done = run("run", *words, **variables)
     assert done.status == 2, done.output
     (line,) = done.told

@@ -166,7 +166,7 @@ def test_the_environment_is_staged(run, tmp_path):
     (("--seconds", 30000), "min, and partition debug allows 720"),
     (("--ranks-per-node", 2 * CPUS), "Requested node configuration is not available"),
 ])
-def test_what_this_slurm_does_not_have(words, says, run):
+def test_missing_features_of_this_slurm(words, says, run):
     jobs(run, "render", "sanity", "--site", "site.toml", *words)
     said = jobs(run, "submit", "sanity", status=2)
     assert says in said and said.count("\n") == 1
@@ -199,7 +199,7 @@ def test_nothing_is_left_by_a_signal(sent, tmp_path):
 
 
 def default_signals() -> None:
-    """What starts the tests may have turned Ctrl-C off."""
+    """Restore Ctrl-C, which the parent of the tests may have turned off."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -66,7 +66,7 @@ def test_a_wrong_answer_is_reported_as_the_least_program(broken):
 
 
 @pytest.mark.timeout(400)
-def test_what_stands_still_is_reported_with_the_program(broken, monkeypatch):
+def test_stalls_are_reported_with_the_program(broken, monkeypatch):
     monkeypatch.setattr(soak, "ATTEMPTS", 3)
     run = broken(STILL, 4.0)
     run.launch(60)  # it ends with the first barrier

@@ -73,7 +73,7 @@ TEST_LOOP = f"""
 
 
 def is_reported(output, who, method, call=2, how=r".*", start=""):
-    """Whether each of these ranks tells once that it is stuck in such a call, and of rank 0, which is not in it."""
+    """Check that each rank of who reports the stalled call once, and that rank 0, outside of the call, does not."""
     for r in who:
         told = rf"mpicoll: rank {r}: {method} \(call {call}{start}, {how}\) has not moved for 2 s"
         assert len(re.findall(told, output)) == 1, output
@@ -256,7 +256,7 @@ def seconds(output):
 
 
 @pytest.mark.parametrize(("form", "engine"), each_and_both_engines(IN_FORMS))
-def test_what_a_rank_raised_is_told_within_seconds(run, form, engine):
+def test_an_error_of_a_rank_is_reported_within_seconds(run, form, engine):
     """Without MPICOLL_TIMEOUT: the program catches it, and goes on elsewhere; the report does not wait for its time."""
     call, other, told = IN_FORMS[form]
     done = run(SOON.format(before="", call=call, other=other), engine)
@@ -267,7 +267,7 @@ def test_what_a_rank_raised_is_told_within_seconds(run, form, engine):
         assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {told}", done.output)) == 1, done.output
 
 
-def test_what_a_start_raised_is_told_within_seconds(run):
+def test_an_error_of_a_start_is_reported_within_seconds(run):
     done = run(SOON.format(
         before="request = comm.Allreduce_init(x, np.zeros(3))",
         other="late(1); wrong = comm.Barrier",
@@ -287,7 +287,7 @@ def late("""), "mpi4py")
 
 
 def test_a_call_left_by_an_interrupt_is_told_of(run):
-    """What a signal handler raised: the call goes on, but nobody is there to see to it."""
+    """Interrupt a call: it stays in flight, and the report says so."""
     done = run(SOON.format(before="""
 def alarm(*_):
     raise ValueError("too late")
@@ -300,7 +300,7 @@ signal.signal(signal.SIGALRM, alarm)
 
 
 @pytest.mark.parametrize("call", ["comm.Allreduce(x, np.zeros(3))", "comm.Iallreduce(x, np.zeros(3)).Wait()"])
-def test_what_MPI_refused_in_a_call_is_told_of(run, call):
+def test_an_error_of_MPI_in_a_call_is_reported(run, call):
     """The program catches it; the others can never end."""
     done = run(SOON.format(before="", call=call, other=f"""
         from mpicoll.engines import mpi4py as engine_of_all
@@ -329,7 +329,7 @@ OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are
 
 @pytest.mark.parametrize("what", OTHERWISE)
 def test_ranks_in_different_calls_say_so_within_seconds(run, what):
-    """What can never end, long before the time that is set."""
+    """Report a call that cannot complete long before MPICOLL_TIMEOUT."""
     other, call, told, here = OTHERWISE[what]
     code = SOON.format(before="", other=f"{other}; sys.exit()", call=call)
     done = run(code, "compiled", MPICOLL_TIMEOUT="6")
@@ -519,7 +519,7 @@ def test_a_rank_that_is_killed_ends_the_run(tmp_path, engine, form):
 
 
 def is_python(pid: int) -> bool:
-    """Whether a process of that number lives and is one of ours."""
+    """Tell whether a process of that number is alive and runs Python."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return status != "Z" and b"script.py" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -112,7 +112,7 @@ def started(tmp_path):
 
 
 def status(tmp_path):
-    """What the command says, and with which exit status."""
+    """Return the command's output and exit status."""
     directories = list((tmp_path / "records").glob("*")) if (tmp_path / "records").exists() else []
     command = [sys.executable, "-m", "mpicoll", "status", "--json", "--wait", "0.7"]
     command += [*map(str, directories), "--history", "2000"]

@@ -76,7 +76,7 @@ def nothing_is_left(tmp_path: Path, pid: int, directory: Path) -> bool:
 
 
 @pytest.mark.parametrize(("then", "passed"), [("pass", 1), ("assert False", 0), ("os._exit(3)", 0)])
-def test_what_a_test_leaves_fails_the_run_and_goes(runner, tmp_path, then, passed):
+def test_leftovers_of_a_test_fail_the_run_and_are_removed(runner, tmp_path, then, passed):
     process = runner(then)
     pid, directory = told(tmp_path, process)
     output = process.communicate(timeout=100)[0]

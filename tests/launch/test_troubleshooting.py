@@ -14,7 +14,7 @@ ERROR = re.compile(r"^mpicoll\.errors\.\w+: ")
 
 
 def said(lines: list[str]) -> set[str]:
-    """What mpicoll says, without what differs from run to run; whichever ranks come to abort."""
+    """Return mpicoll's lines without what differs from run to run, such as the rank that aborts."""
     blurred = (re.sub(r"for \d+ s$", "for # s", re.sub(r"(mpi4py|compiled) engine", "# engine", x)) for x in lines)
     return {re.sub(rf"rank \d+: (?={ABORTS[9:]})", "", x) for x in blurred if x.startswith("mpicoll: ")}
 
@@ -32,7 +32,7 @@ def test_the_reports(console, tmp_path):
 
 
 def test_every_report_is_there():
-    """What a report can say of another rank is in the table and, for what is not certain to come, in the text."""
+    """Find each report of another rank in the table, and those that may not appear in the text."""
     text = GUIDE.read_text()
     for words in ("has not made this call: now at", "ended with", "raised", "reached the end of the program",
                   "has made another call here", "every rank has made this call", "has not started this call",

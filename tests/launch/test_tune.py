@@ -48,7 +48,7 @@ def test_all_candidates_may_be_measured(mpiexec, tmp_path):
     assert done.status == 0 and "all 5 candidates were measured" in done.output, done.output
 
 
-def test_what_is_wrong_is_one_line_before_anything_is_measured(mpiexec, tmp_path):
+def test_errors_are_one_line_before_anything_is_measured(mpiexec, tmp_path):
     table = tmp_path / "t.json"
     table.write_text('{"schema": "mpicoll-tuning-1"}')
     done = mpiexec(2, "mpicoll", "tune", *FEW, "-o", table)

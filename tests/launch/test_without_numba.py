@@ -67,8 +67,8 @@ sys.stdout.write(f"served {{comm.rank}}\\n")
 """
 
 
-def test_what_is_kept_serves_without_a_compiler(mpiexec, tmp_path):
-    """Whether there is none or it is not asked: a process that finds all it needs imports neither numba nor LLVM."""
+def test_cached_kernels_serve_without_a_compiler(mpiexec, tmp_path):
+    """Import neither numba nor LLVM in a process with all kernels cached, with numba installed or not."""
     env = {"MPICOLL_ENGINE": "auto", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     for number, without in enumerate(("", "", WAYS["there is none"][0])):
         path = tmp_path / f"program{number}.py"

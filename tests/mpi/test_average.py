@@ -81,7 +81,7 @@ def test_uneven_shares(comm, engine, spec):
 
 @each("spec", ["ring", "rabenseifner", "native"])
 def test_beside_sums_under_way(ours, engine, spec):
-    """Which no average may touch."""
+    """Leave sums in flight unchanged by averages."""
     p, under_way = ours.size, []
     with ours.using(engine=engine, allreduce=spec, chunk_bytes=512):
         for n, op, in_place in product((0, 1, p, 500, 4001), (MPI.SUM, mpicoll.AVG), (False, True)):
@@ -150,7 +150,7 @@ def test_derived_types_are_refused_as_for_any_predefined_operator(comm):
 
 
 @each("collective", ["scan", "exscan"])
-def test_what_is_no_average_over_all_ranks_is_refused(collective):
+def test_averages_of_scans_are_refused(collective):
     given, method = parse_allreduce(np.zeros(2), np.zeros(2)), methods.METHODS[collective.title()]
     with pytest.raises(OperatorError, match=f"AVG does not {collective}"):
         call.describe_call(Invocation(method, None, None, mpicoll.AVG, 0), given)

@@ -1,4 +1,4 @@
-"""What one rank can know to be wrong is refused before the first message, in words that help.
+"""Refuse bad arguments that one rank can detect before the first message, in words that help.
 
 After each refusal the communicator must work as if nothing had been: not one message was sent.
 """
@@ -13,6 +13,7 @@ from mpi4py import MPI
 from support import cases
 from support.calls import complete
 from support.calls import works as all_works
+from support.collectives import EQUAL_METHODS, REDUCING_METHODS, has_in_place, meaning
 
 import mpicoll
 from mpicoll import errors
@@ -40,16 +41,11 @@ def ours(comm, engine):
         yield made
 
 
-def overlapping(method):
-    """A call whose send and receive buffer share memory."""
-
-    def call(c):
-        p, memory = c.size, np.zeros(3 * c.size + 2)
-        sent = {"Allgather": 2, "Allreduce": 3}.get(method, 2 * p)
-        received = {"Reduce_scatter_block": 2, "Allreduce": 3}.get(method, 2 * p)
-        getattr(c, method)(memory[1 : 1 + sent], memory[:received])
-
-    return call
+def buffers_of(method, p):
+    """Return a send and a receive buffer of two elements a block, in memory that they share."""
+    what, memory = meaning(method), np.zeros(2 * p + 1)
+    sent, received = (2 * len(where(what.blocks(p, 1), p, 1, 1)) for where in (what.starts, what.ends))
+    return memory[1 : 1 + sent], memory[:received]
 
 
 def case(call, error, words="", builtin=ValueError):
@@ -127,12 +123,9 @@ CALLS = {
     "root PROC_NULL": case(
         lambda c: c.Gather(z(1), z(c.size), MPI.PROC_NULL), errors.RootError, "PROC_NULL", MPI.Exception),
     "root no number": case(lambda c: c.Scatter(z(c.size), z(1), "0"), errors.ArgumentError, "'0' str", TypeError),
-    **{f"{name} without an operator": case(lambda c, name=name, call=call: call(getattr(c, name)),
-                                             errors.ArgumentError, "op None MPI.SUM", TypeError)
-       for name, call in (
-           ("Allreduce", lambda of: of(z(3), z(3), None)), ("Reduce", lambda of: of(z(3), z(3), None)),
-           ("Scan", lambda of: of(z(3), z(3), None)), ("Exscan", lambda of: of(z(3), z(3), None)),
-           ("Reduce_scatter_block", lambda of: of(z(3 * of.__self__.size), z(3), None)))},
+    **{f"{name} without an operator": case(
+        lambda c, name=name: getattr(c, name)(*map(np.copy, buffers_of(name, c.size)), op=None),
+        errors.ArgumentError, "op None MPI.SUM", TypeError) for name in REDUCING_METHODS},
     "an operator's name": case(
         lambda c: c.Allreduce(z(3), z(3), "SUM"), errors.ArgumentError, "'SUM' MPI.SUM", TypeError),
     "operator": case(
@@ -156,8 +149,9 @@ CALLS = {
     "no buffer": case(lambda c: c.Bcast(17), errors.NotABufferError, "17 int", TypeError),
     "unknown typecode": case(lambda c: c.Bcast([z(3), "x"]), errors.TypecodeError, "'x'", KeyError),
     "null type": case(lambda c: c.Bcast([z(3), 1, MPI.DATATYPE_NULL]), errors.DatatypeError, "DATATYPE_NULL"),
-    **{f"overlap in {method}": case(overlapping(method), errors.OverlapError, "bytes MPI.IN_PLACE", MPI.Exception)
-       for method in ("Allgather", "Alltoall", "Reduce_scatter_block", "Allreduce")},
+    **{f"overlap in {name}": case(lambda c, name=name: getattr(c, name)(*buffers_of(name, c.size)),
+                                  errors.OverlapError, "bytes MPI.IN_PLACE", MPI.Exception)
+       for name in EQUAL_METHODS if has_in_place(name) and not meaning(name).rooted},
     "scan counts": case(lambda c: c.Scan(z(3), z(4)), COUNTS, "3 4"),
     "exscan types": case(lambda c: c.Exscan(z(3), z(3, "f")), errors.DatatypeError, "DOUBLE FLOAT"),
     "scan operator": case(lambda c: c.Scan(z(3), z(3), MPI.BAND), errors.OperatorError, "MPI.BAND", MPI.Exception),
@@ -305,7 +299,7 @@ def test_refused_on_one_rank_and_then_repaired(ours):
 
 
 class Number:
-    """What is no number itself, and has an integer value."""
+    """An object that is no number, and has an integer value."""
 
     def __init__(self, value):
         self.value = value
@@ -401,7 +395,7 @@ def test_explain_refuses_what_there_is_not(ours):
 
 
 def chosen(comm):
-    """What would run for an allreduce of 1 MiB."""
+    """Return the choice for an allreduce of 1 MiB."""
     choice = comm.explain("allreduce", 1 << 20)
     return choice.algorithm, choice.chunk_bytes, choice.window, choice.engine
 

@@ -42,7 +42,7 @@ def invoke(*words: object):
 
 
 def bench_to_json(comm, tmp_path, *words: object) -> tuple[str, list[dict]]:
-    """What the command prints on rank 0, and its lines of JSON."""
+    """Return the command's output on rank 0, and its lines of JSON."""
     path = tmp_path / "out.jsonl"
     done = invoke(*words, "--json", path)
     assert done.exit_code == 0, done.output
@@ -125,7 +125,7 @@ class WrongOnOneRank:
             recv[-1] += 1
 
 
-def test_what_is_wrong_on_one_rank_is_wrong(comm, capsys):
+def test_a_wrong_answer_on_one_rank_is_wrong(comm, capsys):
     def job(harness):
         contenders = line_up("allreduce", ["native"], ["auto"], harness.plain, harness.ours)
         return Job(Shape("allreduce"), (8, 64), [*contenders, Contender("broken", None, WrongOnOneRank(harness.plain))])
@@ -216,7 +216,7 @@ def test_results_that_nobody_asked_to_keep_are_kept(comm, tmp_path, monkeypatch)
 
 
 def refused(comm, words: str) -> str:
-    """What rank 0 says: one line, and nothing is written on the other ranks."""
+    """Return the line of rank 0, and check that other ranks write nothing."""
     done = invoke(*words.split())
     assert done.exit_code == 2
     assert len(done.output.splitlines()) == (1 if comm.rank == 0 else 0)
@@ -244,7 +244,7 @@ def test_command_with_parameters_out_of_range(comm, words, said):
     assert comm.rank or said in output
 
 
-def test_what_is_refused_leaves_the_file_alone(comm, tmp_path):
+def test_refused_runs_leave_the_file_alone(comm, tmp_path):
     (path := tmp_path / "out.jsonl").write_text("what was there\n")
     refused(comm, f"gatherv --algorithms knomial(k=1) --json {path}")
     assert path.read_text() == "what was there\n"

@@ -313,7 +313,7 @@ def test_a_vector_of_types_is_taken_as_mpi4py_takes_it(form, receiving):
 
 @pytest.mark.parametrize("form", VECTORS)
 def test_a_vector_means_what_mpi4py_makes_of_it(form):
-    """What is sent to oneself says which bytes mpi4py saw."""
+    """Send to oneself to see the bytes that mpi4py reads."""
     vector = VECTORS[form]
     try:
         send = vector_arguments.parse_scatterv(vector, MPI.IN_PLACE, 0, 0, 1).send

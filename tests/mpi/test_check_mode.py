@@ -190,7 +190,7 @@ def test_two_ranks_wrong_in_different_ways(checked):
 
 
 @each("name", differing_buffers.CALLS)
-def test_what_is_right_passes(comm, checked, name):
+def test_correct_calls_pass(comm, checked, name):
     """Different layouts of one type signature too."""
     assert np.array_equal(np.array(differing_buffers.CALLS[name](checked)), differing_buffers.expected(name, comm))
 
@@ -216,7 +216,7 @@ def test_every_algorithm_with_counts_passes(comm, form, engine):
 
 
 def test_other_types_of_one_length_pass(checked):
-    """What is sent as bytes of one type and received as another of the same is legal."""
+    """Accept data sent as bytes of one type and received as another of the same length."""
     p, got = checked.size, z(2 * checked.size)
     two = MPI.DOUBLE.Create_contiguous(2).Commit()
     mine = np.full(2, checked.rank + 1.0)

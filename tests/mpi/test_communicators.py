@@ -386,7 +386,7 @@ def test_a_communicator_that_goes_with_its_last_request(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_what_is_in_flight_on_a_communicator_that_goes(comm):
+def test_calls_in_flight_on_a_communicator_that_is_freed(comm):
     """It goes on in the background, and whoever makes another communicator meanwhile does not wait for it."""
     plain, result = comm.Dup(), np.zeros(3)
     ours = mpicoll.Comm(plain)

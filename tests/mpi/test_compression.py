@@ -178,7 +178,7 @@ def test_nodes_send_codes_to_each_other_only(comm, ours):
 
 @each_codec
 @pytest.mark.parametrize("chunk", [None, 4096])
-def test_what_is_not_sent_is_kept(comm, ours, codec, chunk):
+def test_the_unsent_part_is_kept(comm, ours, codec, chunk):
     n, buffer = 10_007, np.zeros(10_007, np.float32)
     reduce = Allreduce(ours, codec, chunk_bytes=chunk)
     given, got = np.zeros(n), np.zeros(n)
@@ -199,7 +199,7 @@ def test_what_is_not_sent_is_kept(comm, ours, codec, chunk):
 
 @each_codec
 @pytest.mark.parametrize("chunk", [None, 4096])
-def test_what_reduce_scatter_does_not_send_is_left(comm, ours, engine, codec, chunk):
+def test_reduce_scatter_leaves_the_unsent_part(comm, ours, engine, codec, chunk):
     n = 2003                                            # elements of a block
     left, got = np.zeros(n * comm.size, np.float32), np.zeros(n)
     given, part = np.zeros(n), np.zeros(n, np.float32)
@@ -274,7 +274,7 @@ def test_powersgd_averages_a_matrix_of_low_rank(comm, ours):
     assert np.allclose(buffer, one * (1 + comm.size) * comm.size / 2, atol=1e-2)
 
 
-def test_what_is_not_finite_is_told_everywhere(comm, ours, engine):
+def test_nonfinite_values_raise_on_every_rank(comm, ours, engine):
     for value in (np.nan, np.inf):
         x = vector(comm.rank, 2000)
         if comm.rank == comm.size - 1:

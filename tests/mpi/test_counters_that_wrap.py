@@ -35,7 +35,7 @@ class Standing:
 
     @property
     def is_complete(self):
-        """Whether MPI's own Get_status says so."""
+        """Tell whether the request is complete, by MPI's own Get_status."""
         return self.request is not None and MPI.Request.Get_status(self.request)
 
     def end(self, plain):

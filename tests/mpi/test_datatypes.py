@@ -47,7 +47,7 @@ def own_packs(monkeypatch):
 
 
 def both_ways(first, second, datatype, n, unpacks=True):
-    """What two packers make of the same memory, and where they put it back."""
+    """Return memory packed by two packers, and unpacked again."""
     source, size = Room(datatype, n, fill=n), n * datatype.Get_size()
     packed = [np.full(size + 8, types.GUARD, np.uint8) for _ in range(2)]
     for packer, into in zip((first, second), packed):
@@ -79,7 +79,7 @@ def predefined(recipe):
 
 
 @each("kind", KINDS)
-def test_what_it_is_made_of(kind):
+def test_parts_of_a_datatype(kind):
     """Dense is what lies in memory as it is packed; a signature is one predefined type's, or not known."""
     with committed(KINDS[kind]) as datatype:
         facts, (basic, *others) = datatypes.facts(datatype), predefined(KINDS[kind])
@@ -113,7 +113,7 @@ def test_every_predefined_datatype_has_runs():
         assert facts.runs is not None and facts.runs.nbytes == facts.size, facts.name
 
 
-def test_what_has_no_runs_is_packed_by_mpi():
+def test_types_without_runs_are_packed_by_mpi():
     datatype = types.darray()
     facts = datatypes.facts(datatype)
     assert facts.runs is None and not facts.dense and type(packing.packer(facts)) is ByMPI
@@ -313,7 +313,7 @@ def test_facts_outlive_the_object_they_were_found_by(kind):
     outer.Free()
 
 
-def test_what_is_not_committed_is_asked_again(described):
+def test_uncommitted_types_are_checked_again(described):
     vector = MPI.DOUBLE.Create_vector(3, 1, 2)
     datatype = vector.Create_resized(0, 40)  # not known by how it was made, as other tests' vectors may be
     vector.Free()

@@ -56,7 +56,7 @@ def trees_of(collective, spec, p, root, commutative=True):
 
 
 def derived(case, spec, p, rank, code, commutative=True):
-    """What a rank's result is by its trees; None where it has none."""
+    """Return a rank's result by its reduction trees, None if it has none."""
     if meaning(case.collective).rooted and rank != case.root:
         return None
     trees = trees_of(case.collective, spec, p, case.root, commutative)
@@ -90,7 +90,7 @@ def check(checks, ours, case, spec, code, engine, **how):
 
 @each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
-    """Which have neither chunks nor engine nor place in them, so these cannot matter."""
+    """Compare bits with those of the trees, which do not depend on chunks, engine or place."""
     ours, p = mpicoll.Comm(comm), comm.size
     calls = [("SUM", "d", 2 * p + 1, how) for how in WAYS]
     calls += [("SUM", "f", SEVERAL, WAYS[0]), ("PROD", "d", SEVERAL, WAYS[3]), ("PROD", "D", SEVERAL, WAYS[3])]

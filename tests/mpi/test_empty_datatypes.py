@@ -137,7 +137,7 @@ def every_call(
 
 @contextmanager
 def said(*what: object) -> Iterator[None]:
-    """What an error was about."""
+    """Collect what errors are about."""
     try:
         yield
     except Exception as error:

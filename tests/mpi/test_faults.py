@@ -43,7 +43,7 @@ SECONDS = 20.0  # until a rank gives up a call that another rank left, unless no
 
 
 class Injected(Exception):
-    """What is raised where nothing would raise."""
+    """An error injected at a line that does not raise by itself."""
 
 
 @cache
@@ -278,7 +278,7 @@ def test_an_error_of_a_callback_in_the_thread(comm, quick, error):
     assert (y == comm.size).all() and (THREAD.thread is None or THREAD.thread.is_alive())
 
 
-def test_what_finalizers_give_back_whatever_one_of_them_meets(caplog):
+def test_finalizers_run_although_one_of_them_fails(caplog):
     faults._logged.clear()
     given = []
 

@@ -19,7 +19,7 @@ BITS = {"float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e5m2": 2}     
 
 
 def given(p: int, n: int, dtype: np.dtype, op: str = "SUM") -> np.ndarray:
-    """What ranks contribute, a row each."""
+    """Return the contributions of the ranks, a row each."""
     draw = np.random.default_rng([p, n]).standard_normal((p, n))
     return (1 + draw / 8 if op == "PROD" else draw).astype(dtype)
 

@@ -1,4 +1,4 @@
-"""What calls leave behind: no buffer of the user's, and no more than a limit of plans, executions and scratch."""
+"""Keep no buffer of the user's after a call, and only a limited amount of plans, executions and scratch."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_averages_take_turns_too(comm, ours):
         checks.that(NATIVE in {record.algorithm for record in records})
 
 
-def test_what_is_forced_takes_no_turns(comm, ours):
+def test_forced_calls_take_no_turns(comm, ours):
     x, total = np.arange(50.0), np.zeros(50)
     with ours.using(learn="any"), ours.trace() as records:
         with ours.using(allreduce="ring"):

@@ -1,4 +1,4 @@
-"""What ranks agree on when a communicator is made: with few messages, and in time that does not grow with use."""
+"""Make communicators with few messages, in time that does not grow with use."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ ELEMENT = ("RESIZED", ["DOUBLE"], {"lb": 0, "extent": 8 * COLUMNS})        # one
 
 
 def column(matrix: np.ndarray, i: int, rows: int) -> Any:
-    """Where a column is, and how many bytes of data it has."""
+    """Return the address of a column, and its bytes of data."""
     return MPI.buffer.fromaddress(matrix[:, i:].ctypes.data, 8 * rows)
 
 

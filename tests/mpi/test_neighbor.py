@@ -48,7 +48,7 @@ TOPOLOGIES = {
 
 
 def builtin_is_right(made, form):
-    """Whether what one rank sends twice to another in a grid arrives in the right places of MPI's own methods.
+    """Tell whether MPI's own methods place two blocks from one neighbour in a grid correctly.
 
     Open MPI 5.0.11 raises ERR_TRUNCATE in graphs of which ranks have different numbers of neighbours.
     """
@@ -209,7 +209,7 @@ def test_blocks_outside_of_the_buffer(ours):
 
 
 def test_a_self_loop_of_two_lengths(ours):
-    """What a rank sends itself it must receive."""
+    """Refuse a self-loop whose send and receive differ in length."""
     made = ours.Create_dist_graph_adjacent([ours.rank], [ours.rank])
     with pytest.raises(CountMismatch, match="is its own neighbour: it sends 8 bytes"):
         made.Neighbor_alltoallv([np.zeros(1), [1]], [np.zeros(2), [2]])

@@ -283,7 +283,7 @@ def alarm(*arguments):
 @pytest.mark.mpi(min_size=2)
 @each(("handler", "error"), [(signal.default_int_handler, KeyboardInterrupt), (alarm, TimeoutError)])
 def test_ctrl_c_ends_nothing_but_the_wait(ours, handler, error):
-    """What a signal handler raises goes to the caller; what is in flight goes on, and can be waited for again."""
+    """Raise the signal handler's error in the caller; the call stays in flight, and Wait works again."""
     if ours.rank:
         time.sleep(0.5)
     operations = several(ours, 6)
@@ -320,7 +320,7 @@ def break_off(*arguments):
 
 @each("how", ["Wait", "Test"])
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
-    """What goes wrong at the end of an operation is told to whoever waits for it; the next is as if nothing were."""
+    """Raise an error of an operation's last stage in Wait; the next call works."""
     with monkeypatch.context() as patch, ours.trace():
         patch.setattr("mpicoll.runtime.comm_state.CommState.record", break_off)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))

@@ -49,7 +49,7 @@ def test_pairs_that_mpi_takes_run(comm, op):
 @each("form", FORMS)
 @each("method", REDUCING_METHODS)
 def test_in_every_form_of_every_reduction(comm, method, form):
-    """What the standard allows on types with kernels is compared in test_reductions.py."""
+    """Compare all forms of the pairs without kernels; test_reductions.py compares those with kernels."""
     compare(comm, method, form, [cell for cell in operators.cells() if cell not in KERNELS])
 
 
@@ -62,7 +62,7 @@ def written(mpi):
 
 
 def refuses(error, call, comm, *words):
-    """Whether a call raises this error in these words."""
+    """Tell whether a call raises this error in these words."""
     try:
         call(comm)
     except error as raised:

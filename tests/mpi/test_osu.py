@@ -48,7 +48,7 @@ def headings(line: str) -> list[str]:
 
 
 def refused(comm, *words: str) -> str:
-    """What rank 0 says: one line."""
+    """Return the line of rank 0."""
     done = invoke(*words)
     assert done.exit_code == 2
     assert len(done.output.splitlines()) == (1 if comm.rank == 0 else 0), done.output
@@ -82,7 +82,7 @@ def test_every_collective_of_the_library(comm, collective, form):
 
 
 def has_persistent_ones(comm) -> bool:
-    """Whether this MPI has persistent collectives, which came with MPI 4 and some had before."""
+    """Tell whether this MPI has persistent collectives, which came with MPI 4 and some had before."""
     try:
         comm.Barrier_init().Free()
     except NotImplementedError:

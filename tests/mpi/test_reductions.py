@@ -156,7 +156,7 @@ def test_algorithms_that_do_not_keep_order_are_refused(ours, collective, spec):
 
 @each("collective", REDUCING)
 def test_order_is_kept_when_nothing_is_chosen(ours, collective):
-    """Where no algorithm keeps order, MPI's own does."""
+    """Use MPI's own collective if no algorithm keeps operand order."""
     with Checks() as checks:
         for n in (1, 5, 20_000):
             case = Case(collective, n, op="AFFINE", make=ops.maps)

@@ -323,7 +323,7 @@ def test_buffers_live_as_long_as_requests_of_mpis_own(comm, form):
 # -- persistent
 
 
-def test_what_the_buffers_hold_at_each_start_travels(ours):
+def test_each_start_sends_the_buffers_content(ours):
     """And which algorithm serves is what was in force when the request was made."""
     p = ours.size
     send, got, other, moved = np.zeros(6), np.zeros(6), np.zeros(2), np.zeros(2)
@@ -373,7 +373,7 @@ def test_operations_progress_while_the_first_request_is_created(alone):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_communicator_for_tags_is_begun_when_every_rank_is_there(ours, comm, monkeypatch):
-    """Who is interrupted before leaves nobody in it."""
+    """Begin the duplicate only when all ranks are there, so that an interrupt before leaves no rank in it."""
     begun, real = [], duplicate.Duplicate
 
     def begin(comm):

@@ -36,7 +36,7 @@ def exchange(request):
 
 
 def pattern(p, seed, share, most=3000):
-    """Which ranks send to which, and how many elements, the same on every rank."""
+    """Return who sends to whom and how many elements, the same on every rank."""
     draw = np.random.default_rng(seed)
     return draw.random((p, p)) < share, draw.integers(0, most, (p, p))
 
@@ -83,7 +83,7 @@ def test_arrays_arrive_as_they_were_sent(ours, exchange, array):
     assert received[source].tobytes() == array.tobytes() and received[source].flags.c_contiguous
 
 
-def test_what_may_be_given(ours):
+def test_values_that_may_be_sent(ours):
     """Lists, NumPy's integers as ranks, MPI.PROC_NULL as nobody, and this rank itself, of which a copy comes."""
     mine = np.arange(3)
     received = ours.Sparse_alltoall({np.int32(ours.rank): mine, MPI.PROC_NULL: [1, 2]})

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not missing(), reason="this run survives the fai
 
 @pytest.mark.mpi(max_size=2)
 @pytest.mark.parametrize("method", CALLS)
-def test_what_would_only_seem_to_work_raises(comm, method):
+def test_methods_that_only_seem_to_work_raise(comm, method):
     ours = mpicoll.Comm(comm)
     grid = ours.Create_cart([comm.size])
     for one in (ours, grid):

@@ -173,7 +173,7 @@ def test_settled_by_the_progress_thread_while_the_program_makes_requests(ours):
 
 
 def test_first_requests_of_threads_have_one_communicator(monkeypatch):
-    """What one posts there, the progress thread completes there."""
+    """Share one communicator for tags between threads that make their first requests at once."""
     def slow():
         time.sleep(0.05)
         return object()

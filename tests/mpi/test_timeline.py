@@ -115,7 +115,7 @@ def test_a_late_rank_is_named(comm, ours, tmp_path):
         assert (path[0].what, path[0].rank) == ("late", P - 1)
 
 
-def test_what_is_hidden_behind_computing(comm, ours, tmp_path):
+def test_overlap_with_computing(comm, ours, tmp_path):
     x, y = np.ones(1000), np.empty(1000)
     with ours.using(allreduce="recursive_doubling", engine="mpi4py"), ours.timeline(tmp_path / "t.json"):
         request = ours.Iallreduce(x, y)

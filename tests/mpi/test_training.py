@@ -278,7 +278,7 @@ def test_sharded_training_goes_on_without_a_rank(ours, stage, make):
 
 
 @pytest.mark.mpi(min_size=3)
-def test_what_is_lost_of_a_checkpoint(ours):
+def test_lost_shares_of_a_checkpoint(ours):
     zero, checkpoint = training.Zero(ours, models.mlp(float, 8, 2), training.Sgd()), training.Checkpoint()
     checkpoint.save(zero)
     lost = "the state after {} steps is lost: {}"
@@ -375,7 +375,7 @@ def test_a_loss_of_nan_on_one_rank_ends_all(comm, ours, trainer):
         made.step(x, Y[:4])
 
 
-def test_what_does_not_fit(comm, ours):
+def test_grids_and_models_that_do_not_fit(comm, ours):
     for sizes in ((comm.size + 1, 1, 1), (0, 1, 1), (-1, -1, comm.size)):
         with pytest.raises(TrainingError, match="does not fit"):
             training.Grid(ours, *sizes)

@@ -62,7 +62,7 @@ def rank(world):
 
 @pytest.fixture
 def served(world):
-    """How many operations of which name mpicoll's groups have served on this rank since the test began."""
+    """Count the operations by name that mpicoll's groups served on this rank since the test began."""
     with mpicoll.torch.count() as counts:
         yield counts
 

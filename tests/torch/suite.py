@@ -113,7 +113,7 @@ class Rank:
                 file.write(json.dumps(entry) + "\n")
 
     def outcome(self, name: str, test: Any) -> tuple[str, str]:
-        """What came of a test on this rank, and why."""
+        """Return a test's outcome on this rank, and the reason."""
         test.file_name = str(self.directory / name)
         self.meet()
         if self.rank == 0:

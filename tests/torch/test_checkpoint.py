@@ -22,7 +22,7 @@ def whole(model):
     return {name: value.full_tensor() for name, value in model.state_dict().items()}
 
 
-def test_what_was_saved_is_loaded(meshes, ranks, directory, served, agree):
+def test_saved_state_is_loaded(meshes, ranks, directory, served, agree):
     model, optimizer = made(meshes, ranks, 0)
     weights, state = get_state_dict(model, optimizer)
     checkpoint.save({"model": weights, "optimizer": state}, checkpoint_id=directory)
@@ -35,7 +35,7 @@ def test_what_was_saved_is_loaded(meshes, ranks, directory, served, agree):
     assert ranks == 1 or served["gather"] or served["allgather"]
 
 
-def test_what_is_saved_meanwhile(meshes, ranks, rank, directory, agree):
+def test_asynchronous_saves(meshes, ranks, rank, directory, agree):
     """Objects are gathered by the group of the checkpoint, in a thread, while the program goes on with another."""
     model, _ = made(meshes, ranks, 2)
     group = dist.new_group()

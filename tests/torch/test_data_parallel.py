@@ -257,7 +257,7 @@ def test_communication_hooks_of_several_buckets(ours, gloo, served, agree, name)
     {"hook": lambda group: (group, default_hooks.bf16_compress_hook)},
     {"mixed_precision": _MixedPrecision(torch.bfloat16)},
 ], ids=["bfloat16 hook", "mixed precision"])  # fmt: skip
-def test_what_torch_refuses_without_a_gpu(ours, gloo, served, options):
+def test_hooks_that_torch_refuses_without_a_gpu(ours, gloo, served, options):
     said = []
     for group in (ours, gloo):
         with pytest.raises((TypeError, RuntimeError)) as error:
@@ -267,7 +267,7 @@ def test_what_torch_refuses_without_a_gpu(ours, gloo, served, options):
 
 
 class Bucket:
-    """What a hook looks at of DDP's."""
+    """A bucket of DDP with the attributes that a hook reads."""
 
     def __init__(self, buffer, parameters):
         self.buffer, self.parameters, self.index = lambda: buffer, lambda: parameters, lambda: 0
@@ -275,7 +275,7 @@ class Bucket:
 
 @pytest.mark.mpi(min_size=2)  # a rank alone encodes nothing
 @pytest.mark.parametrize(("feedback", "reached"), [(None, True), (False, False)])
-def test_what_a_codec_leaves_out_comes_with_a_later_step(ours, feedback, reached):
+def test_errors_of_a_codec_are_sent_in_a_later_step(ours, feedback, reached):
     gradient = torch.tensor([4.0, 3.0, 2.0, 1.0]).repeat(ours.size())  # a block is encoded for each rank
     hook, total = hooks.compressed("topk(k=1)", feedback), torch.zeros_like(gradient)
     bucket = Bucket(torch.empty_like(gradient), [torch.ones_like(gradient)])
@@ -286,7 +286,7 @@ def test_what_a_codec_leaves_out_comes_with_a_later_step(ours, feedback, reached
 
 
 @pytest.mark.mpi(min_size=2)
-def test_what_was_left_out_is_of_no_use_to_other_buckets(ours):
+def test_residuals_are_dropped_for_other_buckets(ours):
     """DDP makes its buckets anew after the first step, in the same memory."""
     hook, buffer = hooks.compressed("topk(k=1)"), torch.tensor([4.0, 3.0, 2.0, 1.0]).repeat(ours.size())
     hook(ours, Bucket(buffer, [torch.ones_like(buffer)])).wait()
@@ -295,7 +295,7 @@ def test_what_was_left_out_is_of_no_use_to_other_buckets(ours):
 
 
 def test_a_hook_that_works_on_the_result(ours, gloo, served, agree):
-    """What a future's callback returns is the gradient."""
+    """Use the value that a future's callback returns as the gradient."""
     def on(group):
         def halved(state, bucket):
             work = torch.distributed.all_reduce(bucket.buffer(), group=group, async_op=True)

@@ -44,7 +44,7 @@ def test_all_reduce_follows_the_environment(ranks, rank, dtype, monkeypatch, wor
 
 
 class Bucket:
-    """What a hook looks at of DDP's."""
+    """A bucket of DDP with the attributes that a hook reads."""
 
     def __init__(self, buffer):
         self.buffer = lambda: buffer

@@ -43,7 +43,7 @@ def test_every_functional_collective(world, gloo, rank, ranks, served, agree):
     agree(ours, theirs, exactly=True)
 
 
-def test_what_is_waited_for_late(world, ranks, served):
+def test_late_waits(world, ranks, served):
     """Its value is read by the next operation, which waits."""
     values = [functional.all_reduce(torch.full((1000,), float(i)), "sum", world) for i in range(10)]
     assert [float(value[-1]) for value in values] == [float(i * ranks) for i in range(10)]

@@ -49,7 +49,7 @@ def everybodys(ranks, count, dtype):
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("dtype", MOVED, ids=str)
-def test_what_moves_arrives_to_the_last_bit(served, rank, ranks, dtype, count):
+def test_moved_data_arrives_to_the_last_bit(served, rank, ranks, dtype, count):
     mine, all_of_them = drawn(rank, count, dtype), everybodys(ranks, count, dtype)
     root = ranks - 1
 

@@ -1,4 +1,4 @@
-"""What torch's profiler shows of operations: each from its call until it is over."""
+"""Show operations in torch's profiler, each from its call until it completes."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_each_module_has_its_own(ours):
 
 @pytest.mark.parametrize("feedback", [True, False])
 @pytest.mark.parametrize("op", ["SUM", "AVG", "PREMUL_SUM"])
-def test_what_a_codec_leaves_out_comes_with_a_later_step(ours, ranks, feedback, op):
+def test_errors_of_a_codec_are_sent_in_a_later_step(ours, ranks, feedback, op):
     reduce = hooks.ReduceScatter("topk(k=1)", error_feedback=feedback)
     operator = dist._make_nccl_premul_sum(0.5) if op == "PREMUL_SUM" else getattr(dist.ReduceOp, op)
     factor = {"SUM": ranks, "AVG": 1.0, "PREMUL_SUM": 0.5 * ranks}[op]
@@ -98,7 +98,7 @@ def test_what_a_codec_leaves_out_comes_with_a_later_step(ours, ranks, feedback, 
     assert bool((total > 0).all())
 
 
-def test_what_is_refused(ours, gloo, ranks):
+def test_refusals(ours, gloo, ranks):
     reduce = hooks.ReduceScatter("int8", error_feedback=True)
     reduce(torch.empty(4), torch.ones(4 * ranks), ours, dist.ReduceOp.SUM)
     with pytest.raises(CodecError, match=r"each module needs a ReduceScatter of its own"):

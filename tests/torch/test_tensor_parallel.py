@@ -87,7 +87,7 @@ def test_shards_of_any_size(meshes, ranks, served, agree, rows):
     assert served["scatter"] and served["allgather"]
 
 
-def test_what_is_distributed_is_rank_0s(meshes, ranks, rank, served, agree):
+def test_distributed_tensors_are_rank_0s(meshes, ranks, rank, served, agree):
     def on(mesh):
         whole = values(4, 6, seed=rank)
         return [distribute_tensor(whole, mesh, [placement]).full_tensor() for placement in ENDS]

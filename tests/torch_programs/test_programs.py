@@ -13,7 +13,7 @@ LIMIT = 90
 
 
 def ran(tmp_path, text, ranks=2, before=(), environment=None):
-    """What a program on so many ranks said, and its exit status."""
+    """Return the output and exit status of a program on so many ranks."""
     program = tmp_path / "program.py"
     program.write_text(text)
     command = launcher.command(ranks, [sys.executable, "-W", "ignore", *before, str(program)])
@@ -51,7 +51,7 @@ def test_one_line_is_enough(tmp_path):
     assert status == 0 and said.count("2.0") == 2
 
 
-def test_what_takes_long_to_import_is_left_to_who_uses_it():
+def test_slow_imports_are_left_to_programs_that_use_them():
     heavy = ("sympy", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "rich", "pandas")
     text = f"import sys, mpicoll.torch; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=LIMIT)

@@ -1,4 +1,4 @@
-"""What several unit tests need around them."""
+"""Share fixtures between unit tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def registry() -> Iterator[None]:
-    """What a test registers is gone after it."""
+    """Remove the algorithms that a test registers after it."""
     before = {collective: dict(entries) for collective, entries in _REGISTRY.items()}
     yield
     for collective, entries in before.items():

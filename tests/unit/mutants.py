@@ -106,7 +106,7 @@ class Changed(Schedule):
 
 
 class Place(NamedTuple):
-    """Where one operation stands in a rank's program."""
+    """The position of one operation in a rank's program."""
 
     strand: int
     step: int
@@ -130,7 +130,7 @@ def operations(program: Strands) -> Iterator[tuple[Place, Op]]:
 
 
 def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str, Step]]:
-    """What one operation may wrongly be."""
+    """Yield wrong replacements of one operation."""
     yield "dropped", ()
     if not isinstance(op, Copy):                                            # which does the same again
         yield "doubled", (op, op)
@@ -175,7 +175,7 @@ def changed(plan: Plan, table: str, at: tuple[int, ...], value: int) -> Plan:
 
 
 def other_values(plan: Plan, table: str, row: int, column: str) -> tuple[int, ...]:
-    """What one number of a table may wrongly be; none where nobody reads it."""
+    """Yield wrong values of one number of a table, none if no code reads it."""
     old = int(getattr(plan, table)[row, COLUMNS[table].index(column)])
     if column == "kind":
         return tuple(kind for kind in (SEND, RECV, REDUCE, REDUCE_SCALE) if kind != old)
@@ -248,7 +248,7 @@ def table_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
 
 
 class Hazard(Exception):
-    """What a run ends with depends on who is faster, or it does not end."""
+    """A run whose result depends on timing, or that does not end."""
 
 
 Cell = tuple[int, int]  # base and address
@@ -288,7 +288,7 @@ class Numbering:
         return self.numbers.setdefault(what, len(self.numbers))
 
     def value(self, rank: int, cell: Cell) -> int:
-        """What lies there."""
+        """Return the value at a cell."""
         found = self.values[rank].get(cell)
         return self.number("at the start", rank, cell) if found is None else found
 
@@ -350,7 +350,7 @@ class _Line:
         return None
 
     def hold(self, read: list[Cell], written: list[Cell]) -> None:
-        """What is under way is touched by no other row if it is written, and only read if it is read."""
+        """Raise Hazard if a row accesses what a posted row writes, or writes what a posted row reads."""
         reads, writes = set(read), set(written)
         if writes & (self.written | self.read) or reads & self.written or len(writes) < len(written):
             raise Hazard("under way")
@@ -358,7 +358,7 @@ class _Line:
         self.written |= writes
 
     def cells(self, segment: list[int], whole: bool = False) -> list[Cell]:
-        """Where a piece's bytes lie in this lane."""
+        """Return the bytes of a segment in this lane."""
         (base, at, length), plan = segment, self.plan
         if plan.lanes > 1:
             most = plan.code_slice if base == CODED else plan.slice
@@ -409,7 +409,7 @@ class _Line:
 
 
 def same_result(right: Sequence[Plan], broken: Sequence[Plan]) -> bool:
-    """Whether changed plans leave the same in every rank's output, and touch nothing more of what users own."""
+    """Tell whether changed plans give every rank the same output, and access no more of the user's memory."""
     numbers: dict[Any, int] = {}
     one = Numbering(right, numbers)
     try:
@@ -422,7 +422,7 @@ def same_result(right: Sequence[Plan], broken: Sequence[Plan]) -> bool:
 
 
 def receives_again(right: Schedule, rank: int, place: Place) -> bool:
-    """Whether one operation receives only what its rank holds already: it may as well put it elsewhere.
+    """Tell whether one operation receives only what its rank holds already, so that its place does not matter.
 
     What arrives is known from the right schedule's trace, what is held from following the rank's strand up to there.
     """

@@ -65,7 +65,7 @@ def test_every_choice_of_its_grid_is_served_somewhere(entry):
 
 
 def fits(entry, p, given):
-    """Whether there is such a schedule."""
+    """Tell whether there is such a schedule."""
     try:
         Schedule(entry, p, **given)
     except PreconditionError:

@@ -32,7 +32,7 @@ def divided(plan):
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 7])
-def test_who_divides(p):
+def test_the_dividing_rank(p):
     """As much as is kept where sums travel; of what travels divided, each block once."""
     count = 12 * p
     case = Case(count, 8, None, 4, averaged=True)
@@ -102,7 +102,7 @@ def test_neighbours_of_which_one_is_due():
     assert (len(rows_of(plan, REDUCE)), len(rows_of(plan, REDUCE_SCALE))) == (1, 2)
 
 
-def test_what_is_copied_to_its_place_is_divided_on_its_way():
+def test_copied_blocks_are_divided_before_the_copy():
     made = of_ranks(
         "allreduce",
         [RecvReduce(1, (0, 1, 2)), Send(1, (2, 0, 1))],
@@ -143,7 +143,7 @@ def test_one_that_declares_falsely_is_found_out(p):
         check_tables(adhoc("allreduce", handed_over, p, divides_at_owner=True))
 
 
-def test_what_completes_a_block_for_others_does_not_finish():
+def test_reductions_that_complete_blocks_for_others_do_not_divide():
     """Ranks that recursive halving folds away get their block from a neighbour that does not keep it."""
     entry = replace(find("reduce_scatter", "recursive_halving"), divides_at_owner=True)
     check_tables(Schedule(entry, 4))
@@ -152,8 +152,8 @@ def test_what_completes_a_block_for_others_does_not_finish():
 
 
 @pytest.mark.parametrize("p", [2, 3, 8])
-def test_what_finishes_with_some_parameters_only(p):
-    """What is reduced to a root by trees is complete there; a reduction that gathers has completed it elsewhere."""
+def test_division_that_depends_on_parameters(p):
+    """Divide at the root if trees reduce to it, elsewhere if a reduction gathers."""
     by_chain = lambda p, reduce, bcast: reduce.entry.name == "chain"
     trees = replace(find("allreduce", "reduce_bcast"), divides_at_owner=by_chain)
     for reduce, divides_at_owner in (("chain", True), ("rabenseifner", False)):
@@ -216,7 +216,7 @@ ONCE = "to divide once, when all contributions are in"
         (late, (2, 0, 3), ONCE),
     ],
 )
-def test_what_is_divided_wrongly_is_found(change, where, expected):
+def test_wrong_divisions_are_found(change, where, expected):
     error = refused_tables(RING, CHUNKED, change)
     assert ((error.rank, error.strand, error.step), error.expected) == (where, expected)
 
@@ -232,7 +232,7 @@ def test_a_division_before_the_messages_are_in():
     ]
 
 
-def test_what_a_scan_combines_is_not_averaged():
+def test_scans_do_not_average():
     assert not any(check_plan.averages(Schedule(a, 3)) for a in registered() if a.collective.name in ("scan", "exscan"))
     assert not check_plan.averages(schedule("bcast", "chain", 3))
     assert not check_plan.averages(schedule("reduce", "chain", 3, root=1, commutative=False)), "another program"

@@ -87,7 +87,7 @@ def test_sizes_that_are_none(text):
 
 
 def one(p: int, collective: str, **given) -> options.Asked:
-    """What is asked for one collective."""
+    """Return the request for one collective."""
     (found,) = options.settings(p, collective, **GIVEN | given).series
     return found
 
@@ -217,7 +217,7 @@ def test_bad_input_is_one_line_of_rank_0_and_status_2(monkeypatch, rank, words):
     assert rank or done.output.startswith("mpicoll bench: ")
 
 
-def test_what_is_wrong_comes_before_the_traceback(monkeypatch, capsys):
+def test_the_error_comes_before_the_traceback(monkeypatch, capsys):
     """A launcher may end the run before it has passed all of it on."""
     aborts: list[int] = []
     monkeypatch.setattr(spmd, "world", lambda: SimpleNamespace(rank=1, size=2, Abort=aborts.append))
@@ -328,7 +328,7 @@ def test_the_terminal_behind_a_launcher(monkeypatch, tmp_path, launcher, output,
     assert console_module.terminal_width(tmp_path) == width
 
 
-def test_what_is_no_terminal_has_no_columns():
+def test_pipes_have_no_columns():
     assert console_module.columns_of("/dev/null") is None
     assert console_module.columns_of("pipe:[1]") is None
 

@@ -37,7 +37,7 @@ def test_a_slow_kernel_is_slower(monkeypatch):
 
 
 @pytest.mark.parametrize("operands", [2, 3, 5])
-def test_what_is_timed_is_a_reduction_of_so_many(operands):
+def test_the_timed_kernel_reduces_so_many_operands(operands):
     values = [np.arange(6000.0) + i for i in range(operands)]
     into = values[0].copy()
     kernels._reduction(kernels._work("SUM", into.dtype), into, values[1:])()

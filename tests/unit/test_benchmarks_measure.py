@@ -160,7 +160,7 @@ def test_an_answer_that_is_wrong_later_is_not_valid(clock):
     assert not run([later])[0].valid
 
 
-def test_what_another_contender_left_behind_is_no_answer(clock):
+def test_results_of_another_contender_are_no_answer(clock):
     idle = contender("b", clock, 0.1)
     idle.comm.Allreduce = lambda *_: None
     assert [timing.valid for timing in run([contender("a", clock, 0.1), idle])] == [True, False]
@@ -171,7 +171,7 @@ def test_an_answer_that_is_wrong_elsewhere_is_not_valid(clock):
     assert not timing.valid
 
 
-def test_what_cannot_serve_is_left_out(clock):
+def test_unsuitable_contenders_are_left_out(clock):
     def Allreduce(*_):
         raise PreconditionError("only p = 2")
 
@@ -442,7 +442,7 @@ def test_a_case_of_another_root_finds_its_own_numbers():
     assert np.array_equal(cases(1).send, fresh)
 
 
-def test_what_a_call_in_place_overwrote_is_put_back_before_the_next(clock):
+def test_input_of_a_call_in_place_is_restored_before_the_next(clock):
     found = []
 
     class InPlace:

@@ -31,7 +31,7 @@ def test_parts_of_a_call_and_of_a_start(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in methods.METHODS if name != "Barrier"])
 def test_every_method_has_its_parts(name):
-    """What is called short stops where it says."""
+    """Time every part of every method: shortened calls stop at the named part."""
     found = {(part.way, part.part.split(":")[-1].split(",")[0]): part for part in parts.timed(name, 0.001)}
     assert len(found) == 11
 

@@ -84,7 +84,7 @@ def inputs(made: list[Case]) -> list:
 
 
 def outputs(made: list[Case], given: list) -> list:
-    """What each rank must get: blocks from each rank where it gets one, None where nothing is said."""
+    """Return each rank's expected blocks by source, None where nothing is expected."""
     shape, p = made[0].shape, made[0].p
     name, op, root, ranks = shape.collective, shape.op, shape.root, range(p)
     if name == "reduce_scatter":
@@ -133,7 +133,7 @@ def variants(collective: str):
 
 
 def needs_no_call(case: Case) -> bool:
-    """Whether the answer is there before: what the rank itself contributed, in place."""
+    """Tell whether the answer is in place before the call: the rank's own contribution."""
     if not case.in_place:
         return False
     alone = case.shape.collective in GATHERS and case.send.size == case.recv.size
@@ -296,7 +296,7 @@ def test_uneven_shares(p, n):
 
 @pytest.mark.parametrize("collective", HAVE_COUNTS)
 def test_counts_are_those_of_the_shares(collective):
-    """What one rank sends, another receives; ranks that exchange send each other as much, so that it works in place."""
+    """Match send and receive counts of ranks, and those of each pair, so that it works in place."""
     p, n = 4, 10
     for name, make in shares.SHARES.items():
         made = [Case(Shape(collective, counts=name), 8 * n, rank, p) for rank in range(p)]

@@ -33,7 +33,7 @@ def test_plans_and_starts(tmp_path):
 
 
 def instructions(work):
-    """How many of Python's instructions it takes: time, as one that is always the same."""
+    """Count Python's instructions, a time that does not vary."""
     done = 0
 
     def count(frame, event, argument):

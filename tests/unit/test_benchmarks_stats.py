@@ -11,7 +11,7 @@ from mpicoll.benchmarks.measure.stats import FEWEST, estimate, interval_rank, ra
 
 
 def coverage(n: int, k: int) -> float:
-    """How likely the k-th smallest and k-th largest of n values enclose the median."""
+    """Return the probability that the k-th smallest and k-th largest of n values enclose the median."""
     return 1 - 2 * sum(math.comb(n, j) for j in range(k)) / 2**n if k else 0.0
 
 

@@ -58,7 +58,7 @@ def test_starts_are_at_equal_distances_and_nobody_goes_early(clock):
     assert np.diff(starts) == pytest.approx([1e-3 + window.slack] * 2)
 
 
-def test_who_comes_after_the_start_is_late_and_starts_there_all_the_same(clock):
+def test_a_rank_after_the_start_is_late_and_starts_at_once(clock):
     window = window_of(clock)
     start = window.calls(1e-3)
     first, _ = start()
@@ -68,7 +68,7 @@ def test_who_comes_after_the_start_is_late_and_starts_there_all_the_same(clock):
     assert second - first == pytest.approx(1e-3 + sync.SLACK)
 
 
-def test_who_oversleeps_is_late(clock, monkeypatch):
+def test_an_oversleeping_rank_is_late(clock, monkeypatch):
     window = window_of(clock)
     start = window.calls(0.0)
     monkeypatch.setattr(sync, "os", SimpleNamespace(sched_yield=lambda: setattr(clock, "now", clock.now + 1e-3)))

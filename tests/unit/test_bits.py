@@ -1,4 +1,4 @@
-"""Which bits a reduction gives: derived reduction trees, what follows from them, and what they rest on."""
+"""Derive the bits of a reduction: trees, what follows from them, and what they rest on."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_scan_has_a_tree_for_every_rank():
     assert [tree(made, rank) for rank in range(4)] == ["0", "0∘1", "(0∘1)∘2", "((0∘1)∘2)∘3"]
 
 
-def test_what_a_step_reduces_into_one_place_goes_from_left_to_right():
+def test_reductions_of_a_step_go_from_left_to_right():
     """Wherever the own contribution stands among those that come."""
 
     other = [Send(2, (0,)), Recv(2, (0,))]
@@ -143,13 +143,13 @@ def test_agreement_names_the_ranks_and_the_choices():
     assert same_bits_words(facts(mixed)) == f"{', '.join(ALWAYS)}; on all ranks unless k=5 with p = 9-{LOOKED_AT[-1]}"
 
 
-def test_where_there_is_nothing_to_agree_on():
+def test_bits_on_all_ranks_of_each_collective():
     expected = {"barrier": None, "scan": None, "exscan": None}
     for entry in registered():
         assert same_on_all_ranks(next(schedules(entry, served(entry, 4)))) is expected.get(entry.collective.name, True)
 
 
-def test_what_does_not_run_is_not_known():
+def test_a_schedule_that_does_not_run_has_no_bits():
     def body(p, rank):
         if p == 4:
             raise IndexError

@@ -28,7 +28,7 @@ def test_facts_are_plain(entry):
     assert (found["keeps_operand_order"] is None) == (not entry.collective.reduces)
 
 
-def test_what_does_not_suit_is_not_measured(registry):
+def test_unsuitable_algorithms_are_not_measured(registry):
     squares = barrier("squares", requires=Requirement("a square number of ranks", lambda p: int(p**0.5) ** 2 == p))
     assert [p for p in range(1, 17) if suits(squares, p)] == [1, 4, 9, 16]
     assert served(squares, 5) == 9

@@ -76,7 +76,7 @@ def test_a_step_beyond_its_limit_is_killed_and_fails(steps):
     assert slow.process.poll() is not None
 
 
-def test_what_pip_knows_of_packages_is_handed_to_uv(steps):
+def test_uv_gets_the_settings_of_pip(steps):
     listed = ":env:.timeout='9'\n:env:.find-links='/wheels'\nglobal.index-url='https://here/simple'\n"
     assert steps.uv_settings(listed + "install.constraint='/a /b'\n") == {
         "UV_INDEX_STRATEGY": "unsafe-best-match", "UV_FIND_LINKS": "/wheels", "UV_CONSTRAINT": "/a /b",

@@ -26,7 +26,7 @@ def test_every_rank_receives_every_segment_of_a_turn_once(p):
 
 @pytest.mark.parametrize("p", [2, 3, 33, 65, 66, 127, 128, 129, 331])
 @pytest.mark.parametrize("segments", [1, 2, 9, 20])
-def test_who_sends_a_segment_has_it(p, segments):
+def test_senders_of_a_segment_have_it(p, segments):
     ascending = skips(p)[::-1]
     have = [set(range(segments)), *(set() for _ in range(1, p))]
     for i, (turn, _) in enumerate(turns(p, segments)):

@@ -218,7 +218,7 @@ def test_show_writes_svg(tmp_path):
         (("info", "-n", "2"), "No such option '-n'; mpiexec starts the ranks: mpiexec -n N mpicoll"),
     ],
 )
-def test_what_is_asked_wrongly_is_one_line(args, said):
+def test_usage_errors_are_one_line(args, said):
     assert said in refused(*args)
 
 
@@ -368,7 +368,7 @@ def test_info_without_mpi_is_one_line(monkeypatch):
 
 
 def facts(*ranks):
-    """What info gathers, from (host, CPUs, why the compiled engine does not work) of each rank."""
+    """Return what info gathers, from (host, CPUs, why the compiled engine does not work) of each rank."""
     mpi = {"library": "MPICH 5.0.2", "library_version": "MPICH Version: 5.0.2", "standard": "5.0", "path": None}
     return {
         "mpicoll": "0.1",

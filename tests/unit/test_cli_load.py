@@ -106,7 +106,7 @@ def test_only_rank_0_says_so_and_the_others_let_it_speak(monkeypatch, tmp_path, 
     assert (result.output == "", bool(slept)) == (waits, waits)
 
 
-def test_what_went_wrong_on_one_rank_ends_all(monkeypatch):
+def test_a_failed_load_on_one_rank_ends_all(monkeypatch):
     """The lowest rank that has trouble is told of, by its number unless all have it."""
     seen = []
 

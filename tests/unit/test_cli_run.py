@@ -32,7 +32,7 @@ def run(*args, env=None):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the command would run, without running it."""
+    """Return what the command would run, without running it."""
     found = []
     monkeypatch.setattr(command, "_prepare", lambda *what: found.append(what))
     monkeypatch.setattr(command, "_run", lambda program: None)
@@ -95,7 +95,7 @@ def test_using():
     ],
 )
 @pytest.mark.usefixtures("nobody_waits")
-def test_what_is_asked_wrongly_is_one_line_of_rank_0(args, said):
+def test_usage_errors_are_one_line_of_rank_0(args, said):
     result = run(*args)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.startswith("mpicoll") and result.stderr.count("\n") == 1
@@ -209,7 +209,7 @@ def test_no_place_is_put_first_where_the_interpreter_puts_none(place):
     assert ours == plain
 
 
-def test_what_cannot_be_opened():
+def test_programs_that_cannot_be_opened():
     assert Program("script", "no/such.py").trouble() == "cannot open 'no/such.py': No such file or directory"
     assert not Program("script", __file__).trouble()
     assert not Program("-m", "no_such_module").trouble()

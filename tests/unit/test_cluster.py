@@ -238,7 +238,7 @@ def test_every_layout_has_a_file_with_native_ours_and_peers(conductor, tmp_path)
     assert (tmp_path / "mpich-4x1.jsonl").exists() and not list(tmp_path.glob("*.part"))
 
 
-def test_what_fails_is_told_and_all_that_was_measured_is_kept(conductor, tmp_path, monkeypatch):
+def test_a_failure_is_reported_and_measurements_are_kept(conductor, tmp_path, monkeypatch):
     def fail(launch: Any, rounds: Any, directory: Path) -> Any:
         raise PeerFailed("gloo had to be ended", {call: Measured([500.0] * 3, True) for call in rounds})
 
@@ -346,7 +346,7 @@ def test_a_later_layout_that_cannot_be_made_costs_nothing_of_the_earlier(command
     assert {file.name for file in (tmp_path / "new" / "out").iterdir()} == {"mpich-2x1.jsonl", "report.html"}
 
 
-def test_who_is_left_out_is_told(command, monkeypatch):
+def test_left_out_peers_are_named(command, monkeypatch):
     monkeypatch.setattr(cli, "page", lambda *_: None)  # which takes seconds
     done = command("--layouts", "2x1,3x1", "--collectives", "allgather", "--algorithms", "ring,neighbor_exchange")
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""What collectives mean: that a wrong scan, a wrong exscan or a liar is caught."""
+"""Define collectives: a wrong scan, a wrong exscan and a false claim are caught."""
 
 from __future__ import annotations
 

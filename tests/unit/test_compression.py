@@ -37,7 +37,7 @@ def contents(n: int) -> dict[str, np.ndarray]:
 
 
 @each_codec
-def test_what_comes_back_is_within_the_bound(codec):
+def test_decoded_values_are_within_the_bound(codec):
     for n in counts(codec.group):
         for what, x in contents(n).items():
             codes = codec.encode(x)
@@ -64,7 +64,7 @@ def test_codes_of_groups_follow_each_other(codec):
 
 
 @each_codec
-def test_what_is_kept_is_what_was_not_sent(codec):
+def test_the_residual_is_the_unsent_part(codec):
     for n in counts(codec.group):
         x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
         rest = x.copy()
@@ -76,7 +76,7 @@ def test_what_is_kept_is_what_was_not_sent(codec):
 
 @each_codec
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_told_on_both_sides(codec, value):
+def test_nonfinite_values_raise_on_both_sides(codec, value):
     x = np.ones(3 * codec.group, np.float32)
     x[codec.group] = value
     with pytest.raises(CodecError, match="NaN, infinity"):
@@ -130,7 +130,7 @@ def test_a_codec_is_written_as_it_is_read(spec):
         ("cast(bfloat16, float16)", "there is no codec"),
     ],
 )
-def test_what_is_no_codec_is_refused_in_words(spec, said):
+def test_invalid_codecs_are_refused_in_words(spec, said):
     with pytest.raises(ParameterError, match=said):
         parse(spec)
 
@@ -251,7 +251,7 @@ def test_a_matrix_of_low_rank_comes_back():
     assert average.nbytes((4, 4)) == 4 * 16, "sent whole where factors are hardly smaller"
 
 
-def test_what_powersgd_does_not_send_is_late_and_not_lost():
+def test_powersgd_sends_its_error_later():
     draw, average = np.random.default_rng(8), PowerSGD(Alone(), rank=2)
     buffer, sent, given = np.empty(400, np.float32), np.zeros(400), np.zeros(400)
     for _ in range(20):

@@ -70,7 +70,7 @@ def test_a_file(tmp_path):
         (json.dumps(described(links={**described()["links"], "ports": 1.5})), "links.ports is 1.5; it must be a whole"),
     ],
 )
-def test_what_is_no_network_is_refused_in_words(content, said):
+def test_invalid_networks_are_refused_in_words(content, said):
     with pytest.raises(ArgumentError) as caught:
         parse(content, "x.json")
     assert said in str(caught.value)

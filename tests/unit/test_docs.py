@@ -29,7 +29,7 @@ def barriers(monkeypatch, registry):
 
 
 def test_docs_are_current(written, monkeypatch):
-    """Which also says that the same is written by every process, whatever the order of its sets."""
+    """Compare the files in the tree with those that the registry gives, whatever the order of its sets."""
     monkeypatch.setattr(generate, "pages", lambda: written)
     changed = list(changes(ROOT))
     assert not changed, f"not as the registry has it: {', '.join(changed)}; run `make docs`"
@@ -70,7 +70,7 @@ def test_an_algorithm_that_is_not_for_every_p_has_its_row(barriers):
     assert "p = 2:" in written["pictures/barrier-choosy.svg"]
 
 
-def test_what_is_not_current_is_written(barriers, tmp_path):
+def test_outdated_files_are_written(barriers, tmp_path):
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
     (tmp_path / "docs" / "pictures" / "bcast-gone.svg").write_text("<svg/>")
     (tmp_path / "README.md").write_text(f"before\n{generate.BEGIN}\nold\n{generate.END}\nafter\n")

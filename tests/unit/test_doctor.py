@@ -142,7 +142,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("check", "facts"), FOUND.values(), ids=FOUND)
-def test_what_is_found(check, facts):
+def test_findings(check, facts):
     (found,) = check(facts)
     assert report.findings(facts) == [found]
 
@@ -189,7 +189,7 @@ FINE = {
 
 
 @pytest.mark.parametrize("facts", FINE.values(), ids=FINE)
-def test_what_is_not_wrong(facts):
+def test_facts_without_findings(facts):
     nothing(facts)
 
 
@@ -211,7 +211,7 @@ PMI = {"PMI_RANK": "0", "PMI_SIZE": "2"}
         ({}, "MPICH 5.0.2", ""),
     ],
 )
-def test_what_may_end_as_it_starts_is_told_before(environ, library, said):
+def test_doubts_about_launcher_and_library(environ, library, said):
     told = launchers.doubt(environ, VERSIONS[library])
     assert said in told and bool(said) == bool(told)
     assert launchers.doubt(environ, "an MPI that nobody knows") == ""
@@ -235,7 +235,7 @@ def test_software_that_differs(key, severity):
         ({}, None),
     ],
 )
-def test_who_can_have_a_place(places, found):
+def test_crowded_places(places, found):
     assert placement.crowded(places) == found
 
 
@@ -259,7 +259,7 @@ def test_a_check_that_cannot_be_made_spoils_no_other():
     assert all(each.severity == WARNING for each in found) and "KeyError: 'libraries'" in {each.seen for each in found}
 
 
-def test_what_is_wrong_comes_first():
+def test_wrong_findings_come_first():
     facts = world(rank(0, [3], compiled_engine="no luck"), rank(1, [3]))
     found = report.findings(facts)
     assert [each.severity for each in found] == [WRONG, WARNING] and doctor.status(found) == 1
@@ -267,7 +267,7 @@ def test_what_is_wrong_comes_first():
     assert "nothing wrong" not in doctor.lines(facts, found)
 
 
-def test_what_the_guide_shows():
+def test_the_report_in_the_guide():
     guide = (Path(__file__).resolve().parents[2] / "docs" / "TROUBLESHOOTING.md").read_text()
     every = list(range(64))
     facts = world(*(rank(i, [0], "node7", available=every) for i in range(2)))
@@ -393,7 +393,7 @@ TABLE = {"mpi": "MPICH 5.0.2", "nodes": ["0-1"], "rules": {}}
         ({"MPICOLL_TUNING": "{other}"}, "", "is not for MPICH 5.0.2, 2 ranks on one node"),
     ],
 )
-def test_what_variables_come_to(variables, refused, untuned, tmp_path, monkeypatch):
+def test_findings_about_variables(variables, refused, untuned, tmp_path, monkeypatch):
     paths = {name: str(tmp_path / name) for name in ("no", "file", "other")}
     for name, nodes_of_it in {"file": ["0-1"], "other": ["0", "1"]}.items():
         content = {"schema": "mpicoll-tuning-1", "tables": [{**TABLE, "nodes": nodes_of_it}]}
@@ -418,7 +418,7 @@ def test_nobody_waits_for_ever(monkeypatch, capfd):
     assert capfd.readouterr().err.startswith("mpicoll: rank 3: not all ranks have answered for 0.05 s")
 
 
-def test_who_is_done_in_time_is_not_ended():
+def test_ranks_that_finish_in_time_are_not_ended():
     before, said = set(threading.enumerate()), []
     with doctor.giving_up(0.5, 0, lambda: said.append("too late")):
         (timer,) = set(threading.enumerate()) - before

@@ -82,14 +82,14 @@ def test_a_picture_too_wide_becomes_a_table_of_all_that_arrives():
     golden.compare(text.draw(ring(7), width=70), "draw-table.txt")
 
 
-def test_what_a_long_table_leaves_out_it_says():
+def test_a_long_table_names_the_rows_that_it_leaves_out():
     drawn = text.draw(ring(64), width=100)
     assert "steps 17-110 left out (6016 messages)" in drawn
     assert re.search(r"ranks \d+-\d+ left out", drawn)
     assert len(drawn.splitlines()) < 200
 
 
-def test_what_is_complete_is_green():
+def test_complete_blocks_are_green():
     shown = text.render(ring())
     green = "".join(shown.plain[x.start : x.end] for x in shown.spans if str(x.style) == "bold green")
     assert green == "".join(f"b{(r + t - 4) % 5}: 0-4" for t in range(4, 9) for r in range(5))
@@ -122,7 +122,7 @@ def test_strands_differ_in_colour():
 
 
 def test_strands_are_explained():
-    """Which strand moves what, in both pictures and only where there are several."""
+    """Explain strands in both pictures, and only if there are several."""
     shown = text.render(two_lines())
     golden.compare(shown.plain, "draw-strands.txt")
     styles = {shown.plain[x.start : x.end]: str(x.style) for x in shown.spans}
@@ -131,7 +131,7 @@ def test_strands_are_explained():
     assert "strand" not in text.draw(ring()) + drawing.svg(ring())
 
 
-def test_what_strands_bring_at_once_arrives_side_by_side():
+def test_concurrent_messages_of_strands_are_side_by_side():
     wanted = schedule("allreduce", "ring_bidirectional", 4)
     laid = drawing._Drawing(pytest.importorskip("drawsvg"), Picture(wanted))
     for messages in laid.picture.messages.values():

@@ -326,7 +326,7 @@ def test_explore_writes_to_standard_output():
     (["ring"], "--algorithms NAME,NAME"),
     (["-n", "4"], "-p 2-9,16"),
 ])  # fmt: skip
-def test_what_is_asked_wrongly_is_one_line(args, said, tmp_path):
+def test_usage_errors_are_one_line(args, said, tmp_path):
     assert said in refused("explore", "-o", tmp_path / "page.html", *args)
 
 

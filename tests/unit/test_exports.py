@@ -1,4 +1,4 @@
-"""What `import mpicoll` gives."""
+"""Check the names that `import mpicoll` gives."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_modules_need_no_mpi():
 
 
 @pytest.mark.parametrize("name", sorted(NEED_MPI))
-def test_what_needs_mpi_says_so_when_asked_for(name):
+def test_names_that_need_mpi_raise_without_it(name):
     done = python(f"sys.modules['mpi4py'] = None; import mpicoll; mpicoll.{name}")
     assert done.returncode != 0
     assert "mpi4py" in done.stderr.splitlines()[-1]

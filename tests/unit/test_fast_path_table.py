@@ -1,4 +1,4 @@
-"""What the fast path remembers of calls before it serves their kind."""
+"""Remember calls before the fast path serves their kind."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def made(*stages, finish=lambda: None):
 
 
 @pytest.mark.parametrize("error", [TimeoutError("alarm"), KeyboardInterrupt(), SystemExit(3)])
-def test_what_a_signal_handler_raises_ends_nothing(error):
+def test_an_error_of_a_signal_handler_ends_no_operation(error):
     operation = made(Stage(error))
     with pytest.raises(type(error)):
         operation.step(0.0)
@@ -43,7 +43,7 @@ def test_what_a_signal_handler_raises_ends_nothing(error):
 
 
 @pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), MismatchError("root", [0, 1]), MemoryError()])
-def test_what_a_stage_raises_is_told_to_who_waits(error):
+def test_an_error_of_a_stage_is_raised_in_wait(error):
     operation = made(Stage(error))
     assert operation.step(0.0) and operation.was_aborted and operation.keep == "memory"
     with pytest.raises(type(error)):
@@ -60,7 +60,7 @@ def test_in_another_thread_no_handler_raises():
 
 
 @pytest.mark.parametrize("error", [ValueError("of the operator"), SystemExit(1), KeyboardInterrupt()])
-def test_what_an_operator_raises_is_told_to_who_waits(error):
+def test_an_error_of_an_operator_is_raised_in_wait(error):
     def finish():
         raise Raised(error)
 
@@ -86,7 +86,7 @@ def test_an_interrupt_while_the_request_is_told_of_the_end():
     assert operation.step(0.0) and operation.step(0.0) and operation.on_done is None
 
 
-def test_what_waits_for_an_earlier_one_does_not_stand_still():
+def test_an_operation_that_waits_for_an_earlier_one_is_not_stalled():
     first, second = made(Stage()), made(Stage())
     second.predecessor = first
     for now in range(10):

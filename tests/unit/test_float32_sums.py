@@ -90,7 +90,7 @@ def test_rounding_too_early_is_refused():
         run(made, wide(3), False, wrong)
 
 
-def test_what_travels_as_what():
+def test_element_types_of_messages():
     """In a ring of 4: contributions, then two partial sums in float32, then complete sums."""
     sums = PartialSums(schedule("allreduce", "ring", 4))
     assert [sums.of_message(0, 1, 0, nth) for nth in range(3)] == [(False,), (True,), (True,)]
@@ -183,7 +183,7 @@ def test_the_error_does_not_grow_with_the_ranks(dtype, p):
 
 
 def test_rounding_at_every_reduction_does_grow():
-    """What this is for: the test above finds sums that are rounded on their way."""
+    """Show that the test above fails for sums that are rounded at every reduction."""
     p = 64
     every = np.random.default_rng(p).standard_normal((p, 700)).astype(BFLOAT16)
     exact = every.astype(np.float64).sum(axis=0)

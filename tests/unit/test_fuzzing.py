@@ -29,7 +29,7 @@ def test_hundreds_of_programs_in_a_test_run(words, programs, most):
     assert max(each.ranks for each in launches) == most
 
 
-def test_what_is_printed_makes_it_again():
+def test_the_printed_program_reproduces_the_failure():
     assert eval(repr(PROGRAM)) == PROGRAM
     assert repr(PROGRAM).endswith("threads=3)")
     assert repr(Call(method="Bcast")) == "Call(method='Bcast')"

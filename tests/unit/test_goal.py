@@ -12,7 +12,7 @@ from unit.goal_player import Player, check_order, messages, read
 from mpicoll.cli import main
 from mpicoll.cost.goal import Goal
 from mpicoll.cost.network import Level, Network, network
-from mpicoll.cost.simulation import Simulation
+from mpicoll.cost.simulation import COMPUTES, RECEIVES, Simulation
 from mpicoll.errors import ArgumentError
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grouping import by_blocks
@@ -24,24 +24,8 @@ RANKS = (2, 3, 5, 8, 13)
 SMALL, LARGE = 64.0, 3e5
 LINKS = Level(latency=2.0, rendezvous=0.0, gap=0.001, short_rate=10000.0, rate=10000.0)
 NET = Network("plain", LINKS, LINKS, 1e9, 5000.0, 6000.0)  # one kind of message, and one of links
-AGREES = {  # algorithms in which no rank has to send or reduce while it receives, on any of RANKS
-    "barrier": ("linear", "tree", "recursive_doubling", "dissemination", "double_ring"),
-    "bcast": ("linear", "binomial", "knomial", "chain", "binary_tree", "split_binary", "scatter_allgather", "bine"),
-    "scatter": ("linear", "binomial", "knomial"),
-    "gather": ("linear", "binomial", "knomial"),
-    "allgather": ("ring", "gather_bcast"),
-    "reduce": ("linear", "chain", "binary_tree", "in_order_binary"),
-    "reduce_scatter": ("ring", "pairwise"),
-    "allreduce": ("naive", "ring", "recursive_multiplying", "parameter_server"),
-    "scan": ("linear", "tree"),
-    "alltoall": ("pairwise", "bruck"),
-}
-AGREES_ON_POWERS_OF_TWO = {
-    "reduce": ("binomial", "rabenseifner", "bine"),
-    "allgather": ("recursive_doubling", "swing"),
-    "reduce_scatter": ("recursive_halving", "butterfly", "swing"),
-    "allreduce": ("recursive_doubling", "rabenseifner", "halving_doubling", "reduce_bcast", "butterfly", "swing"),
-}
+KNOWN_TO_ALL = [name for name in COLLECTIVES if name not in UNKNOWN_TO_ALL]
+UNEXPLAINED = {("allreduce", "dual_root"), ("exscan", "double_tree")}  # 0.88 to 1.2 times on 2 and 3 ranks
 
 
 def text_of(goal):
@@ -56,7 +40,7 @@ def played(schedule_, nbytes, chunk_bytes=None, net=NET, *, loggopsim):
 
 
 @pytest.mark.parametrize("p", RANKS)
-@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name not in UNKNOWN_TO_ALL])
+@pytest.mark.parametrize("collective", KNOWN_TO_ALL)
 def test_every_send_has_its_receive_and_nothing_waits_in_a_circle(collective, p):
     for algorithm in candidates(collective, p, True, by_blocks(p, 2)):
         own = schedule(collective, algorithm, p, nodes=by_blocks(p, 2))
@@ -69,9 +53,7 @@ def test_every_send_has_its_receive_and_nothing_waits_in_a_circle(collective, p)
 
 
 @pytest.mark.parametrize("p", RANKS)
-@pytest.mark.parametrize(
-    "collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter", "barrier", "scan"]
-)
+@pytest.mark.parametrize("collective", KNOWN_TO_ALL)
 def test_short_messages_take_what_the_simulation_says(collective, p):
     """By both models, all algorithms: bytes take no time, so nothing occupies a processor."""
     for algorithm in candidates(collective, p, True, None):
@@ -80,12 +62,28 @@ def test_short_messages_take_what_the_simulation_says(collective, p):
             assert got == pytest.approx(simulated, rel=0.02), algorithm
 
 
+def occupies_its_processor(spans):
+    """Tell whether a rank computes or begins to send while it receives, which occupies its processor in LogGOPSim."""
+    received = [span for span in spans if span.what == RECEIVES]
+    return any(
+        busy.begin < span.end - 1e-6 and span.begin + 1e-6 < (busy.end if busy.what == COMPUTES else busy.begin)
+        for span in received for busy in spans if busy.rank == span.rank and busy.what != RECEIVES
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("p", RANKS)
 def test_whole_blocks_take_what_the_simulation_says(p):
-    for names in (AGREES, *[AGREES_ON_POWERS_OF_TWO] * (p in (2, 8))):
-        for collective, algorithm in ((key, name) for key, algorithms in names.items() for name in algorithms):
-            got, simulated = played(schedule(collective, algorithm, p), LARGE, loggopsim=True)
-            assert got == pytest.approx(simulated, rel=0.02), (collective, algorithm)
+    """Compare the algorithms in which no rank has to send or compute while it receives."""
+    compared = 0
+    for collective in KNOWN_TO_ALL:
+        for algorithm in candidates(collective, p, True, None):
+            own = schedule(collective, algorithm, p)
+            simulation = Simulation(own, NET, LARGE, None, None, 2, record=True)
+            if (collective, algorithm) not in UNEXPLAINED and not occupies_its_processor(simulation.spans):
+                got, _ = played(own, LARGE, loggopsim=True)
+                assert got == pytest.approx(simulation.us, rel=0.02), (collective, algorithm)
+                compared += 1
+    assert compared > 40
 
 
 @pytest.mark.parametrize(

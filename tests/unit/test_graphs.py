@@ -23,7 +23,7 @@ GRIDS = [((1,), (True,)), ((2,), (True,)), ((3, 1), (True, True)), ((2, 2, 2), (
 
 
 @pytest.mark.parametrize(("dims", "periods"), GRIDS)
-def test_what_goes_one_way_arrives_from_the_other(dims, periods):
+def test_blocks_sent_one_way_arrive_from_the_other(dims, periods):
     """In every dimension, of 1 and 2 ranks too."""
     graph = cartesian(dims, periods)
     for rank in range(graph.p):
@@ -44,7 +44,7 @@ def test_a_rank_of_a_distributed_graph_knows_its_own_edges_only():
 @pytest.mark.parametrize("make", [line, mixed, torus, several, moore, bounded_moore, far])
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 12])
 def test_every_edge_has_two_ends(make, p):
-    """What ranks send is what ranks receive, each edge once."""
+    """Give each edge a sender and a receiver, once."""
     graph = make(p)
     sent = [edge for rank in range(p) for edge in graph.leaving(rank)]
     received = [edge for rank in range(p) for edge in graph.entering(rank)]
@@ -55,7 +55,7 @@ def test_every_edge_has_two_ends(make, p):
     ([(1, 0), (0, -1)], True), ([(1, 0), (1, 1)], False), ([(1, 1), (-1, -1)], False), ([(2, 0), (0, 1)], False),
     ([], False),
 ])  # fmt: skip
-def test_which_stencils_have_equal_blocks(offsets, alike):
+def test_stencils_with_equal_blocks(offsets, alike):
     """Those with a nearest neighbour along every dimension, which connects all ranks."""
     assert Stencil((3, 4), (True, False), offsets).has_equal_blocks == alike
     assert Stencil((1, 1), (True, False), offsets).has_equal_blocks

@@ -181,7 +181,7 @@ def test_the_first_call_in_which_ranks_differ(change, words):
     ({"method": "Neighbor_allgather"}, {"method": "Ineighbor_allgather", "nbytes": 88}),
     ({}, {"communicator": "ranks 0-1", "method": "Bcast"}),
 ])  # fmt: skip
-def test_what_may_differ(mine, others):
+def test_arguments_that_may_differ(mine, others):
     assert read.differences({0: [ROW._replace(**mine)], 1: [ROW._replace(**others)]}) == []
 
 

@@ -24,7 +24,7 @@ def test_rates(text, rate):
 
 
 @pytest.mark.parametrize("text", ["", "0Mbit", "fast", "-5Mbit", "1e3Mbit", "5 Mbit per s"])
-def test_what_is_no_rate(text):
+def test_invalid_rates(text):
     with pytest.raises(LaunchError, match="write 50Mbit"):
         parse_rate(text)
 

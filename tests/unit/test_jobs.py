@@ -67,7 +67,7 @@ def torch_is_there(monkeypatch):
 
 
 def run(*words: object, status: int = 0) -> str:
-    """What the command line prints, on both streams."""
+    """Return what the command line prints, on both streams."""
     done = CliRunner().invoke(main, ["jobs", *map(str, words)], prog_name="mpicoll")
     assert done.exit_code == status, done.output
     return done.output
@@ -138,7 +138,7 @@ def test_bash_and_shellcheck_read_every_script(kind, text, write, tmp_path):
     assert subprocess.run([checker, *scripts], capture_output=True, text=True).stdout == ""
 
 
-def test_what_the_site_says_is_in_the_script(write, tmp_path):
+def test_keys_of_the_site_are_in_the_script(write, tmp_path):
     text = rendered(tmp_path / "d", "sweep", "--site", write(FULL), "--nodes", 2, "--collectives", "bcast")
     options = slurm.options(text)
     wanted = {"partition": "cpu", "account": "a1", "qos": "long", "nodes": "2", "ntasks-per-node": "3", "mem": "0",
@@ -158,7 +158,7 @@ def test_what_the_site_says_is_in_the_script(write, tmp_path):
     assert lines[0] == "#!/bin/bash" and max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < command
 
 
-def test_what_the_site_does_not_say_is_not(tmp_path):
+def test_keys_that_the_site_lacks_are_not_in_the_script(tmp_path):
     text = rendered(tmp_path / "d")
     options = slurm.options(text)
     assert not {"partition", "account", "qos", "requeue"} & set(options) and {"exclusive", "no-requeue"} <= set(options)
@@ -177,7 +177,7 @@ def test_what_the_site_does_not_say_is_not(tmp_path):
     ("launcher = 'mpirun'\nkind = 'openmpi'\nbind = 'none'", ' --bind-to none "$@"'),
     ("launcher = 'mpirun'\nkind = 'intel'\nbind = 'none'", '-ppn 4 -genv I_MPI_PIN 0 "$@"'),
 ])
-def test_how_each_mpi_starts_and_binds_its_ranks(mpi, line, write, tmp_path):
+def test_starting_and_binding_of_each_mpi(mpi, line, write, tmp_path):
     path = write(f"ranks-per-node = 4\ncpus-per-rank = 2\n[mpi]\n{mpi}")
     text = rendered(tmp_path / "d", "sweep", "--site", path)
     srun = "launcher" not in mpi
@@ -247,7 +247,7 @@ def test_training_patterns_grow_with_the_ranks(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "lacks"), [("tune", "jsonschema"), ("train", "sklearn"), ("torch", "torch")])
-def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkeypatch, tmp_path):
+def test_missing_requirements_are_reported_before_submission(kind, lacks, monkeypatch, tmp_path):
     tables.validator.cache_clear()
     monkeypatch.setattr(kinds, "find_spec", find_spec)
     monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
@@ -282,7 +282,7 @@ def test_what_the_steps_would_miss_is_said_before_they_queue(kind, lacks, monkey
     (["torch", "--scaling", "weak"], "--scaling is nothing to torch"),
     (["tune", "--scaling", "weak"], "--scaling is nothing to tune"),
 ])
-def test_what_is_refused_before_anything_is_written(words, says, tmp_path):
+def test_refusals_before_anything_is_written(words, says, tmp_path):
     said = run("render", *words[:1], "-o", tmp_path / "d", *words[1:], status=2)
     assert says in said and said.count("\n") == 1
     assert not (tmp_path / "d").exists()
@@ -339,7 +339,7 @@ PROGRAMS = {
 
 @pytest.fixture
 def sweep_of_two(tmp_path):
-    """Where the script of a sweep of two collectives on 1 and 2 nodes is."""
+    """Return the directory with the script of a sweep of two collectives on 1 and 2 nodes."""
     (tmp_path / "programs").mkdir()
     for name, body in PROGRAMS.items():
         (tmp_path / "programs" / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -362,7 +362,7 @@ def start(directory: Path, **variables: str) -> subprocess.Popen[str]:
 
 
 def finished(directory: Path, status: int = 0, **variables: str) -> str:
-    """What the script says, all of it."""
+    """Return all that the script prints."""
     process = start(directory, **variables)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == status, said
@@ -390,7 +390,7 @@ def test_all_goes_well(sweep_of_two):
     assert [(each.script, each.job) for each in gather.submitted(sweep_of_two)] == [("sweep.sbatch", 7)]  # by hand
 
 
-def test_what_was_submitted_is_noted_once_and_what_is_complete_is_left_out(sweep_of_two):
+def test_submissions_are_noted_once_and_complete_steps_left_out(sweep_of_two):
     (sweep_of_two / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 7, "time": "then"}\n')
     (sweep_of_two / "results/n1-bcast.jsonl").write_text("of before\n")
     assert "n1-bcast: complete since an earlier start" in finished(sweep_of_two, SLURM_RESTART_COUNT="2")
@@ -406,7 +406,7 @@ def test_what_was_submitted_is_noted_once_and_what_is_complete_is_left_out(sweep
     ({"FASTER": "n1-barrier"}, "n1-barrier: could not become results/n1-barrier.jsonl",
      ALL | {"n1-barrier.7-0.part.jsonl"}),
 ])  # fmt: skip
-def test_what_goes_wrong_keeps_what_there_is_and_ends_the_script(variables, says, left, sweep_of_two):
+def test_a_failure_keeps_results_and_ends_the_script(variables, says, left, sweep_of_two):
     assert says in finished(sweep_of_two, 1, **variables)
     assert results(sweep_of_two) == left
     assert (sweep_of_two / "srun.words").exists() == ("SLURM_JOB_ID" not in variables)
@@ -491,7 +491,7 @@ def test_partitions(answers):
 
 
 def submitted(answers, tmp_path, change: tuple[str, str], status: int) -> str:
-    """What `submit` says of a script that somebody changed."""
+    """Return the output of `submit` for a script that was changed."""
     answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="exit 1")
     text = rendered(tmp_path / "d", "sanity")
     assert change[0] in text
@@ -507,7 +507,7 @@ def submitted(answers, tmp_path, change: tuple[str, str], status: int) -> str:
     (("--nodes=1", "-N 65 # many"), "asks for 65 nodes"),
     (("#SBATCH --nodes", '#SBATCH -p "small,tiny"\n#SBATCH --nodes'), "there is no partition 'tiny'"),
 ])
-def test_what_this_slurm_cannot_do_is_refused_before_anything_is_submitted(change, says, answers, tmp_path):
+def test_unsupported_requests_are_refused_before_submission(change, says, answers, tmp_path):
     said = submitted(answers, tmp_path, change, 2)
     assert says in said and said.count("\n") == 1
     assert not (tmp_path / "sbatch.words").exists() and not (tmp_path / "d" / study.SUBMITTED).exists()
@@ -517,7 +517,7 @@ def test_what_this_slurm_cannot_do_is_refused_before_anything_is_submitted(chang
     ("#SBATCH --nodes", "#SBATCH --partition=small,big\n#SBATCH --nodes"), ("--nodes=1", "--nodes=1-2"),
     ("--time=0:", "--time=1h # 0:"), ("exec srun --mpi=pmi2", "# srun --mpi=other\n    exec srun --mpi=none"),
 ])  # fmt: skip
-def test_what_is_not_understood_is_left_to_sbatch(change, answers, tmp_path):
+def test_unknown_options_are_left_to_sbatch(change, answers, tmp_path):
     assert submitted(answers, tmp_path, change, 0) == "sanity.sbatch: job 7\n"
 
 
@@ -547,7 +547,7 @@ def test_submitted_once(answers, tmp_path):
     assert run("submit", tmp_path / "d").startswith("all steps are complete")
 
 
-def test_what_sbatch_says_of_a_script(answers, tmp_path):
+def test_errors_of_sbatch_are_one_line(answers, tmp_path):
     sbatch = "echo 'error: name a project' >&2; echo 'error: allocation failure' >&2; exit 1"
     answers(sinfo=CLUSTER, srun=PLUGINS, sbatch=sbatch, scontrol="exit 1")
     run("render", "sanity", "-o", tmp_path / "d")
@@ -559,7 +559,7 @@ def test_what_sbatch_says_of_a_script(answers, tmp_path):
     ("RUNNING", True), ("PENDING (Resources)", True), ("COMPLETING", True), ("REQUEUED", True),
     ("COMPLETED", False), ("CANCELLED", False), ("TIMEOUT", False), (slurm.GONE, False),
 ])  # fmt: skip
-def test_what_is_under_way(state, under):
+def test_states_of_jobs(state, under):
     assert slurm.under_way(state) is under
 
 

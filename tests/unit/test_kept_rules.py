@@ -87,7 +87,7 @@ def test_sources_are_told_by_size_and_time(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("obstacle", ["a file in its place", "no home", "no sources"])
-def test_where_nothing_can_be_kept(monkeypatch, tmp_path, obstacle):
+def test_without_a_writable_cache(monkeypatch, tmp_path, obstacle):
     if obstacle == "a file in its place":
         (tmp_path / "mpicoll").write_text("")
     elif obstacle == "no home":
@@ -104,6 +104,6 @@ def test_the_newest_files_are_kept(monkeypatch, directory):
     assert len(list(directory.iterdir())) == 3
 
 
-def test_where_ranks_know_their_own_counts_only_the_fixed_rule_serves(directory):
+def test_fixed_rules_serve_if_ranks_know_only_their_own_counts(directory):
     assert kept_rules.kept_rules(NET, "alltoallv", 12, True, None) == RULES["alltoallv"]
     assert not directory.exists()

@@ -82,7 +82,7 @@ def test_a_program_may_wait_as_benchmarks_do(monkeypatch):
     assert ask() != plain.address("SUM", SUM) and not pending()
 
 
-def test_what_has_no_numpy_kernel_is_compiled_at_once():
+def test_kernels_without_a_numpy_form_are_compiled_at_once():
     assert reduce.address("SUM", SUM) and not pending()
 
 
@@ -137,7 +137,7 @@ def test_without_a_compiler_process_nothing_fails(monkeypatch):
     assert ask() == first
 
 
-def test_where_nothing_can_be_kept_numpy_serves_and_the_reason_is_told(tmp_path, monkeypatch):
+def test_without_a_writable_cache_numpy_serves_and_the_reason_is_logged(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for name in ("NUMBA_CACHE_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path / "file" / name))
@@ -155,7 +155,7 @@ def test_requests_arrive_whole(monkeypatch):
     assert done.stdout.decode().strip() == str(requests)
 
 
-def test_what_cannot_be_compiled_is_counted_and_named(capsys):
+def test_failed_compilations_are_counted_and_named(capsys):
     missing = background.Request("mpicoll.kernels.reduce", "no_such_kernel")
     assert background.compile_all([missing, background.Request(reduce.__name__, "address", ("SUM", SUM))]) == 1
     assert capsys.readouterr().err.startswith(f"{missing}\tAttributeError: ")

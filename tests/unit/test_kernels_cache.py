@@ -79,7 +79,7 @@ def start(kernels, package="mpicoll.kernels", path="", **environment):
 
 
 def outcome(process):
-    """What a process compiled, and what it loaded."""
+    """Return what a process compiled, and what it loaded."""
     out, errors = process.communicate(timeout=150)
     assert process.returncode == 0, errors
     return json.loads(out.splitlines()[-1])
@@ -132,7 +132,7 @@ def test_a_read_only_package_keeps_its_kernels_in_the_users_cache(place, library
 
 
 @pytest.mark.slow
-def test_where_nothing_can_be_written_kernels_work_all_the_same(place, library):
+def test_kernels_work_without_a_writable_cache(place, library):
     (place / "file").write_text("")
     nowhere = place / "file" / "cache"
     environment = {"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "TMPDIR": nowhere, "NUMBA_CACHE_DIR": ""}
@@ -170,7 +170,7 @@ NAME = "test_kernels_cache.add_one(int64)"
 
 
 def compilations(**given):
-    """How often the function is compiled where it is asked for anew, as by another process."""
+    """Count compilations of the function when it is requested anew, as by another process."""
     before = len(kernels.cache.compiled_here())
     assert kernels.cache.jit("int64(int64)", **given)(add_one)(1) == 2
     return len(kernels.cache.compiled_here()) - before
@@ -220,7 +220,7 @@ def wait(look=lambda: None):
 
 
 @pytest.mark.parametrize(("host", "waits"), [("", False), ("elsewhere", True)])
-def test_who_has_ended_is_not_waited_for(lock, held, host, waits, caplog, monkeypatch):
+def test_ended_processes_are_not_waited_for(lock, held, host, waits, caplog, monkeypatch):
     """A child that it left may have the lock still; whether a process of another host has ended is not known."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -261,7 +261,7 @@ def test_a_holder_that_goes_on_to_another_function_is_waited_for_again(lock, hel
     assert wait(look) == (None, "a result")
 
 
-def test_where_no_lock_can_be_had_there_is_a_word(lock, monkeypatch, caplog):
+def test_a_missing_lock_is_reported(lock, monkeypatch, caplog):
     """As on a network file system without locks."""
 
     def refuse(*_, **__):
@@ -327,7 +327,7 @@ def test_a_damaged_file_is_compiled_anew(place, damage, caplog):
     assert 0 <= len(path.read_bytes()) - len(whole) < 64  # names in it have numba's count of functions, which grows
 
 
-def test_where_there_is_no_linker_an_object_is_kept(place, monkeypatch):
+def test_objects_are_kept_without_a_linker(place, monkeypatch):
     with monkeypatch.context() as bare:
         bare.setenv("PATH", str(place))
         assert compilations() == 1
@@ -352,7 +352,7 @@ def test_a_library_names_the_c_library(monkeypatch, libraries, named):
     assert is_library and b"memcpy" in content and (Path(own).name.encode() in content) == named
 
 
-def test_where_nothing_may_be_executed_it_is_loaded_from_memory(place, monkeypatch):
+def test_kernels_load_from_memory_if_files_cannot_be_executed(place, monkeypatch):
     """A file system may be mounted noexec."""
     assert compilations() == 1
     (kept,), loaded = files(place), []
@@ -398,7 +398,7 @@ def test_a_function_that_is_compiled_in_makes_its_caller_stale(place):
 
 
 @pytest.mark.parametrize("name", ["compiler", "deferred", "memory"])
-def test_what_goes_into_every_function_makes_it_stale(monkeypatch, name):
+def test_changes_of_common_sources_make_every_function_stale(monkeypatch, name):
     assert compilations() == 1
     digest = kernels.cache._digest_of_file
     monkeypatch.setattr(kernels.cache, "_digest_of_file", lambda path: digest(path) + name * (Path(path).stem == name))

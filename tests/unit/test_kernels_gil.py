@@ -14,7 +14,7 @@ from mpicoll import kernels
 
 
 def ticks_during(call: Callable[[], object]) -> int:
-    """How often another thread, which wants the GIL every millisecond, gets it during one call."""
+    """Count how often another thread, which wants the GIL every millisecond, gets it during one call."""
     ticks, stop = [0], threading.Event()
 
     def tick() -> None:

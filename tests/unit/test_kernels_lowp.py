@@ -163,7 +163,7 @@ def test_a_division_rounds_once(name, way):
 
 
 @each_type
-def test_what_is_served_is_compiled(name):
+def test_served_types_are_compiled(name):
     dtype = TYPES[name]
     assert serving.address("SUM", dtype) == reduce.address("SUM", dtype)
     assert serving.scale_address(dtype) == scale.address(dtype)

@@ -65,7 +65,7 @@ def test_divides_and_rounds_correctly(scale, by, dtype):
 
 @pytest.mark.parametrize("scale", IMPLEMENTATIONS)
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in SCALABLE], ids=name)
-def test_what_has_no_average_is_refused(scale, dtype):
+def test_types_without_an_average_are_refused(scale, dtype):
     vector = np.zeros(2, dtype)
     with pytest.raises(TypeError, match="cannot be averaged; floating and complex ones can"):
         scale(vector, vector, vector)

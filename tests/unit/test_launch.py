@@ -1,4 +1,4 @@
-"""What mpiexec is started with, on this machine and across hosts."""
+"""Build the command line of mpiexec, on this machine and across hosts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_open_mpi_across_hosts(environment_of, placement, by):
 
 
 def test_the_network_between_hosts_is_not_the_users(environment_of, monkeypatch):
-    """Who has set shared memory for one machine would have hosts share it."""
+    """Override the user's UCX_TLS across hosts, which cannot share memory."""
     monkeypatch.setenv("UCX_TLS", "posix")
     python = environment_of(SAYS["mpich"])
     assert launch.environment(python=python)["UCX_TLS"] == "posix"

@@ -1,4 +1,4 @@
-"""What an earlier run measured stands while a new measurement agrees, so that runs choose alike."""
+"""Keep an earlier measurement while a new one agrees, so that runs choose alike."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_headings_and_rows(benchmark, form, asked, size, row, printed):
     assert layout.header(made, asked) + layout.line(made, asked, size, row) == printed
 
 
-def test_what_failed():
+def test_lines_of_failures():
     made, row = program("bibw", "blocking"), {**SPEED_ROW, layout.VALIDATION: False}
     assert layout.line(made, Options(validate=True), 1 << 20, row) == f"1048576{2.83:21.2f}{'Fail':>18}\n"
     words = "DATA VALIDATION ERROR: osu_bibw exited with status 1 on message size 4.\n"

@@ -237,7 +237,7 @@ def test_a_check_surrounds_each_call():
 
 
 @pytest.mark.parametrize(("benchmark", "value"), [("latency", 2.0), ("bw", 64 * 64 / 4), ("bibw", 2 * 64 * 64 / 4)])
-def test_what_is_said_of_a_pair(benchmark, value):
+def test_figures_of_pairs(benchmark, value):
     pair = Pair(program(benchmark, "blocking"), Options(percentiles=(50,)), Ranks(), MPI, Clock())
     row = pair._figures(np.array([1e-6, 9e-6, 2e-6]), 64)
     assert row[layout.AVERAGE if benchmark == "latency" else layout.SPEED] == pytest.approx(value)

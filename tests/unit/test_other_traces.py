@@ -109,7 +109,7 @@ def test_kernels_count_and_not_what_starts_them():
     assert any("only the call that starts it" in sentence for sentence in alone.unknown)
 
 
-def test_what_hides_a_collective():
+def test_computing_that_hides_a_collective():
     reduce, other = slice_("gloo:all_reduce", 0, 10, tid=2, cat="user_annotation"), {"cat": "cpu_op", "tid": 1}
     assert hidden(reduce, slice_("aten::mm", 2, 6, **other), slice_("aten::mm", 4, 7, **other)) == {
         "gloo:all_reduce": (1, 10, 5)

@@ -1,4 +1,4 @@
-"""What is installed, what imports what, and that the documents name files that exist."""
+"""Check installed files, imports, and that the documents name files that exist."""
 
 from __future__ import annotations
 

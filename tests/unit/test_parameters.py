@@ -21,7 +21,7 @@ from mpicoll.schedules.schedule import Schedule, schedule
 
 
 def resolved(annotation, value, p=6, nodes=None):
-    """What an algorithm gets for a parameter of that kind."""
+    """Return what an algorithm gets for a parameter of that kind."""
     (kind,) = annotation.__metadata__
     return Parameter(None, kind).resolve("bcast toy", "x", value, p, nodes)
 
@@ -143,7 +143,7 @@ def test_nodes_are_those_of_the_communicator_where_known():
     verify(made)
 
 
-def test_whether_order_is_kept_depends_on_the_nodes():
+def test_operand_order_depends_on_the_nodes():
     entry = find("allreduce", "hierarchical")
     one_by_one = {"middle": "recursive_doubling"}
     assert entry.keeps_order(6, ((0, 1), (2, 3, 4, 5)), **one_by_one)
@@ -226,7 +226,7 @@ def test_an_algorithm_that_is_not_there():
         resolved(nested.Allreducing, "reduce_bcast(k=1)")
 
 
-def test_what_an_inner_algorithm_is_given_is_looked_at_when_it_is_used():
+def test_parameters_of_an_inner_algorithm_are_checked_at_use():
     with pytest.raises(ParameterError, match=r"^allreduce hierarchical: groups is 0; it must be nodes"):
         schedule("allreduce", "hierarchical(middle=hierarchical(groups=0))", 8)
     with pytest.raises(ParameterError, match=r"each of the ranks 0\.\.1 must be in one group, and it names 2"):

@@ -10,18 +10,18 @@ import pytest
 from mpicoll.buffers.peek import peek
 
 
-def test_what_is_there():
+def test_readable_memory():
     data = ctypes.create_string_buffer(b"0123456789abcdef")
     assert peek(ctypes.addressof(data) + 3, 5) == b"34567"
     assert peek(ctypes.addressof(data), 0) == b""
 
 
 @pytest.mark.parametrize("address", [8, 1 << 40, (1 << 63) + 8, 1 << 64, -8])
-def test_what_is_not(address):
+def test_unreadable_memory(address):
     assert peek(address, 8) is None
 
 
-def test_what_is_there_in_part():
+def test_partly_readable_memory():
     with mmap.mmap(-1, 2 * mmap.PAGESIZE) as pages:
         held = ctypes.c_char.from_buffer(pages)
         start = ctypes.addressof(held)

@@ -86,7 +86,7 @@ def test_an_answer_of_the_call_before_does_not_count():
     assert timer(all_gather_into_tensor=all_gather).measure("allgather", 800, 3)["valid"] is False
 
 
-def test_what_gloo_lacks_or_refuses_has_a_note():
+def test_collectives_that_gloo_lacks_or_refuses_have_a_note():
     def refuse(*_: Any) -> None:
         raise RuntimeError("ProcessGroupGloo does not support this\nand more")
 

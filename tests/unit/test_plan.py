@@ -224,7 +224,7 @@ def test_scratch_of_chunks_is_what_the_docstring_says_times_the_window(entry, p)
 
 
 def staged(plans):
-    """How many messages go through a stage."""
+    """Count the messages that go through a stage."""
     return sum(int((plan.rows[:, 4] >= 0).sum()) for plan in plans)
 
 
@@ -256,7 +256,7 @@ def test_nothing_is_copied_that_need_not_be():
         assert folds == [3, 3, 3]
 
 
-def test_what_passes_through_stays_where_it_landed():
+def test_forwarded_blocks_stay_where_they_were_received():
     """The block that is kept arrives beside others: it goes to the output once, when nothing is missing from it."""
     for plan in lower_all(schedule("reduce_scatter", "recursive_halving", 8), Case(64, 8, None, 4), False):
         to = [int(plan.segments[first, 0]) for kind, _, first, _, _ in plan.rows.tolist() if kind == REDUCE]
@@ -286,7 +286,7 @@ def test_several_reductions_into_one_are_one_row():
     assert row[3] - row[2] == 5
 
 
-def test_what_goes_back_to_its_input_is_staged():
+def test_results_written_to_the_input_are_staged():
     early = [(Send(1, (0,)), RecvReduce(1, (0,)))]
     late = [(Send(1, (0,), INPUT), RecvReduce(1, (0,)))]
     local = [Reduce(Loc("a", 0), Loc(INPUT, 0))]

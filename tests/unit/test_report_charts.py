@@ -1,4 +1,4 @@
-"""What charts are made from: looks, cells of the map, families, specifications."""
+"""Prepare charts: looks, cells of the map, families, specifications."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_the_map_tells_a_tie_and_native_ahead(tmp_path):
     assert cell["contender"] == "native" and cell["words"] == "native\n1.25× the next" and cell["ratio"] == 0.8
 
 
-def test_what_is_wrong_or_unpaired_wins_no_cell(tmp_path):
+def test_wrong_or_unpaired_results_win_no_cell(tmp_path):
     lines = [result("bcast", name, 8, 4, 1) | {"median_us": t} | more for name, t, more in (
         ("native", 9.0, {}), ("chain", 8.0, {}), ("linear", 1.0, {"valid": False}), ("gloo", 2.0, {"paired": False}),
         ("binomial", None, {"interval_us": None, "valid": None}))]  # fmt: skip

@@ -79,7 +79,7 @@ def test_sizes_are_those_of_bench():
 
 
 @pytest.mark.parametrize("p", [2, 5, 8, 64])
-def test_what_mpich_chooses_can_be_run(p):
+def test_choices_of_mpich_can_be_run(p):
     """Each of its algorithms is one of ours, which serves p ranks; the thresholds are those of Thakur and others."""
     for collective in fixed.OF_MPICH:
         for nbytes in (0, 8, 2048, 2049, 1 << 14, 1 << 18, 1 << 20, 1 << 26):
@@ -93,7 +93,7 @@ def test_what_mpich_chooses_can_be_run(p):
 
 
 @pytest.mark.parametrize("p", [2, 3, 8, 13, 64])
-def test_what_openmpi_chooses_can_be_run(p):
+def test_choices_of_openmpi_can_be_run(p):
     for collective in fixed.OF_OPENMPI:
         for nbytes in (0, 8, 2048, 1 << 14, 370728, 1 << 20, 1 << 26):
             choice = fixed.openmpi(collective, nbytes, p, by_blocks(p, 1))

@@ -102,7 +102,7 @@ def test_a_broken_line_in_the_middle(tmp_path):
         ("# OSU MPI Allreduce Latency Test v7.4\n", "OSU micro-benchmarks and has no whole result"),
     ],
 )
-def test_what_is_no_results_file_is_one_line(tmp_path, text, said):
+def test_invalid_results_files_are_one_line(tmp_path, text, said):
     path = file(tmp_path, text)
     with pytest.raises(ReadError) as caught:
         read(path)
@@ -186,7 +186,7 @@ def test_two_files_of_one_program_are_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize("file", sorted(PLOTS.glob("*.jsonl")), ids=lambda file: file.stem)
-def test_what_the_plots_are_drawn_from_is_read(file):
+def test_data_of_the_plots_is_read(file):
     run = read(file)
     (group,) = gather([run])
     assert file.with_suffix(".svg").exists() and {row.algorithm for row in group.rows} == {"native", "auto"}

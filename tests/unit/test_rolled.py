@@ -70,7 +70,7 @@ def shuffled(p, rank):
         yield Send(1, (block,)) if rank == 0 else Recv(0, (block,))
 
 
-def test_what_does_not_repeat_stays_as_it_is():
+def test_steps_that_do_not_repeat_stay_unrolled():
     plan = lower(adhoc("bcast", shuffled, 2, blocks=40), 0, 400, 1)
     made = rolled(plan)
     assert len(made.steps) == 40 and (made.steps[:, TURNS] == 1).all() and equal(unrolled(made), plan)
@@ -108,7 +108,7 @@ def test_no_steps():
 
 @pytest.mark.parametrize(("collective", "algorithm"), [*RINGS, ("allreduce", "rabenseifner"), ("gather", "binomial")])
 @pytest.mark.parametrize("chunk_bytes", [None, 8])
-def test_what_is_received_is_what_others_send(collective, algorithm, chunk_bytes):
+def test_receives_match_sends(collective, algorithm, chunk_bytes):
     plans = [plan_of(collective, algorithm, 10, rank=rank, chunk_bytes=chunk_bytes) for rank in range(10)]
 
     def moved(plan, kind):

@@ -39,7 +39,7 @@ def test_default_plan():
     assert [each.quick for each in run.plan(run.parse([]))] == [True, True, False, False, False]
 
 
-def test_what_takes_long_is_asked_for():
+def test_slow_tests_run_on_request():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes("--thorough") if suite == "mpi"]
     assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 5, 8)), (16, 1.0)]
     core = {word: [each for each in run.plan(run.parse([word])) if each.many] for word in ("--thorough", "--full")}
@@ -146,7 +146,7 @@ def _runs(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_what_a_launch_within_a_launch_leaves_is_told_and_ended(tmp_path, monkeypatch):
+def test_processes_of_a_nested_launch_are_named_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "GRACE", 0.1)
     code = ("import os, subprocess, sys; from mpicoll.benchmarks.launch import labels; "
             "subprocess.Popen(['sleep', '600'], env={**os.environ, **labels('inner')}, start_new_session=True)")
@@ -209,7 +209,7 @@ def test_a_part_of_the_unit_tests():
 
 
 def test_mutations_are_of_the_source_as_it_is():
-    """What tests/mutations.py breaks is there, once, and no two are one."""
+    """Find the text of each mutation exactly once in the source, and no mutation twice."""
     mutations.check()
     assert len({(each.path, each.after) for each in mutations.MUTATIONS}) == len(mutations.MUTATIONS) >= 50
 

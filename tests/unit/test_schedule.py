@@ -60,7 +60,7 @@ def bare(p, rank, *, width=1): ...
         ("allgather", star, {"blocks": 3}, ValueError, "^allgather star declares blocks, and allgather has those"),
     ],
 )
-def test_what_is_refused_is_not_registered(registry, collective, body, declared, error, said):
+def test_refused_algorithms_are_not_registered(registry, collective, body, declared, error, said):
     before = mpicoll.list_algorithms()
     with pytest.raises(error, match=said):
         algorithm(collective, **declared)(body)
@@ -88,7 +88,7 @@ def test_every_algorithm_is_listed():
 
 
 @pytest.mark.parametrize(("form", "of"), PLAIN.items())
-def test_what_serves_a_collective_serves_its_forms_with_counts(form, of):
+def test_algorithms_serve_forms_with_counts(form, of):
     assert of in COLLECTIVES and form not in COLLECTIVES
     assert (base_collective(form), base_collective(of)) == (of, of)
     assert mpicoll.list_algorithms()[form] == mpicoll.list_algorithms()[of]
@@ -234,8 +234,8 @@ def test_only_ordered_algorithms_serve_an_operator_that_does_not_commute(entry):
     assert f"{entry.collective.name} {entry.name} does not keep operand order" in str(error.value)
 
 
-def test_what_does_not_serve_is_not_named(registry):
-    """Where it depends on p, an algorithm is asked for that p only, and one that needs another is left out."""
+def test_unsuitable_algorithms_are_not_named(registry):
+    """Ask for the p at hand if order depends on p, and leave out algorithms that need another p."""
     even = Requirement("an even number of ranks", lambda p, width: p % 2 == 0)
     algorithm("reduce", name="even", requires=even, ordered=lambda p, width: p < 9)(star)
     assert [name for name in ("even", "chain") for p in (7, 8, 10) if name in ordered_names("reduce", p)] == [

@@ -17,14 +17,14 @@ def scratch() -> Scratch:
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 100, (MAX_KEPT >> 1) + 1, MAX_KEPT - 100])
-def test_what_may_be_kept_is(nbytes):
+def test_small_scratch_is_kept(nbytes):
     kept = scratch()
     array = kept.take(nbytes)
     kept.give_back(array)
     assert kept.take(nbytes) is array
 
 
-def test_what_is_larger_is_not():
+def test_large_scratch_is_not_kept():
     kept = scratch()
     kept.give_back(kept.take(MAX_KEPT + 1))
     assert kept.array is None

@@ -1,4 +1,4 @@
-"""Which algorithm serves a call, and what using() may ask for."""
+"""Select the algorithm of a call, by rules and by using()."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_there_is_a_registered_algorithm_for_every_call(collective, p):
 @pytest.mark.parametrize("collective", HOST_RULES)
 @pytest.mark.parametrize("nodes", [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 1, 2), (3,))])
 def test_ranks_that_share_hosts_meet_there_first(collective, nodes):
-    """Where the bytes decide; a forced algorithm stays, and so does what keeps operand order."""
+    """Choose hierarchical algorithms where bytes decide, but not if forced or if operand order counts."""
     for nbytes in BYTES:
         choice = chosen(collective, nbytes, nodes=nodes)
         entry, given = parse_spec(collective, choice.algorithm)
@@ -217,7 +217,7 @@ def test_any_algorithm_can_be_asked_for_and_is_chunked_as_in_the_rules(entry):
 
 
 @pytest.mark.parametrize("collective", HOST_RULES)
-def test_what_is_forced_with_parameters_is_chunked_as_in_the_rules(collective):
+def test_forced_algorithms_with_parameters_use_the_rules_chunks(collective):
     for rule in {rule.algorithm: rule for rule in HOST_RULES[collective]}.values():     # the last of several
         choice = chosen(collective, algorithms={collective: rule.algorithm})
         assert (choice.algorithm, choice.chunk_bytes) == (rule.algorithm, rule.chunk_bytes)

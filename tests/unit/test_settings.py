@@ -1,4 +1,4 @@
-"""What the environment says."""
+"""Read settings from the environment."""
 
 from __future__ import annotations
 

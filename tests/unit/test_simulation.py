@@ -188,7 +188,7 @@ def test_the_closed_form_agrees_with_simulations():
 
 
 @pytest.mark.parametrize(("p", "size"), LAYOUTS)
-def test_what_auto_chooses_is_near_the_fastest_simulated(p, size):
+def test_choices_of_auto_are_near_the_fastest_simulated(p, size):
     net, nodes, slowdowns = network("infiniband"), by_blocks(p, size), []
     for collective in COLLECTIVES:
         rules = modelled_rules(net, collective, p, True, nodes)

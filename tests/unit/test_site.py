@@ -70,7 +70,7 @@ def test_the_reference_has_what_the_guide_is_written_with():
 
 
 @pytest.mark.parametrize("name", sorted(LISTED - {"mpicoll"}))
-def test_what_the_reference_lists_exists(name):
+def test_names_in_the_reference_exist(name):
     module, _, last = name.removeprefix("mpicoll.").rpartition(".")
     place = PACKAGE / name.removeprefix("mpicoll.").replace(".", "/")
     assert any(map(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))) or definition(module, last)

@@ -97,7 +97,7 @@ def test_standing_cases_hold_all_kinds_of_blocks(entry):
 
 @pytest.mark.parametrize("entry", SHARED)
 @pytest.mark.parametrize("what", ["place", "size"])
-def test_what_is_wrong_in_one_rank_is_found(entry, what):
+def test_errors_of_one_rank_are_found(entry, what):
     """A block of one rank that its plan has elsewhere, or longer, than the call says."""
     made = Schedule(entry, 4)
     case = Case(uneven(made, 4), 1, None, 4)

@@ -147,7 +147,7 @@ def test_a_layer_that_moves_some_of_the_blocks_only(p):
         refused(stacked([low, low, high], p, 5), "would count twice|deadlock")
 
 
-def test_what_a_layer_does_not_move_is_in_no_message_of_it():
+def test_a_layer_sends_only_the_blocks_that_it_moves():
     def layer(*parts):
         return Layer(lambda p, rank: [Send(1, (0,))] if rank == 0 else [Recv(0, (0,))], (0, 1), lambda b: parts)
 

@@ -52,3 +52,14 @@ def test_a_count_that_rises_or_falls_is_told(monkeypatch, capsys):
         monkeypatch.setattr(style, "LIMITS", limits)
         assert style.main() == status
         assert text in capsys.readouterr().out
+
+
+def test_tests_have_docstrings_alone(monkeypatch, tmp_path):
+    for folder in ("tests/unit", "tests/support"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.py").write_text(SOURCE)
+    monkeypatch.setattr(style, "ROOT", tmp_path)
+    monkeypatch.setattr(style, "FOLDERS", ("tests",))
+    rules = [(item.file.split("/")[1], item.rule) for item in style.every()]
+    assert {rule for folder, rule in rules if folder == "unit"} == {"docstring"}
+    assert {rule for folder, rule in rules if folder == "support"} == set(style.LIMITS)

@@ -39,7 +39,7 @@ def small_cases(made):
 
 
 def caught(made, case, in_place, plans):
-    """Whether the proof refuses these plans."""
+    """Tell whether the proof refuses these plans."""
     try:
         check_plan.run(made, case, in_place, plans)
     except VerifyError as error:
@@ -207,7 +207,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("made", "case", "change", "where", "lane", "expected"), BROKEN.values(), ids=BROKEN)
-def test_what_is_broken_is_said_with_its_place(made, case, change, where, lane, expected):
+def test_errors_name_the_broken_place(made, case, change, where, lane, expected):
     """lane: None where the plan's form is wrong before it runs, empty where the result is wrong after it has run."""
     error = refused_tables(made, case, change)
     in_place = "" if lane is None else f", in_place={made.collective.name == 'bcast'}"

@@ -243,7 +243,7 @@ def test_waiting_for_a_late_rank(tmp_path):
     assert (late.rank, late.times, late.waited) == (1, 1, pytest.approx(100))
 
 
-def test_what_is_hidden_behind_computing(tmp_path):
+def test_overlap_with_computing(tmp_path):
     calls = [call(0, 10, form="nonblocking", name="Iallreduce", waited=8)]
     (total,) = waits.sums(saved(tmp_path / "t.json", [of(0, *calls), of(1, *calls)]))
     assert total.hidden == pytest.approx(8) and total.beyond == 0

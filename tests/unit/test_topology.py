@@ -143,7 +143,7 @@ def test_ports_of_nodes_count_in_what_a_switch_can_send():
 
 @pytest.mark.parametrize(("stride", "shared"), [(1, 1), (3, 3)])
 def test_a_ring_on_a_torus_of_one_dimension(stride, shared):
-    """Where neighbours are three places apart, each link has three messages."""
+    """Put three messages on each link if neighbours are three places apart."""
     nodes = tuple((stride * place % 8,) for place in range(8))    # the inverse of 3 is 3
     us = simulated("allreduce", "ring", 8, Torus(dims=(8,), hop_latency=HOP), nodes).us
     assert us == pytest.approx(14 * (ALPHA + stride * HOP + shared * N / 8 / RATE) + 7 * N / 8 / FOLD)
@@ -193,7 +193,7 @@ def test_spans_last_as_long_as_messages_keep_their_ports():
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_where_no_link_is_full_a_topology_changes_nothing(collective):
+def test_a_topology_without_full_links_changes_nothing(collective):
     """Messages that arrive at the same time may take ports in another order; the ranks of a node take turns."""
     net, same = network("infiniband"), []
     for algorithm in candidates(collective, 8, True, None):
@@ -305,7 +305,7 @@ def test_a_file_with_a_topology(described_topology, topology, words):
         ({"kind": "dragonfly", "groups": 2, "routers": 2}, "x: topology lacks nodes"),
     ],
 )
-def test_what_is_no_topology_is_refused_in_words(topology, problem):
+def test_invalid_topologies_are_refused_in_words(topology, problem):
     with pytest.raises(ArgumentError) as caught:
         parse_topology(topology, "x: topology")
     assert problem in str(caught.value)
@@ -363,7 +363,7 @@ def test_node_lists_of_slurm(text, names):
         ("n[1-3],n2", "the node list 'n[1-3],n2' has n2 twice"),
     ],
 )
-def test_what_is_no_node_list_is_refused_in_words(text, problem):
+def test_invalid_node_lists_are_refused_in_words(text, problem):
     with pytest.raises(ArgumentError) as caught:
         node_names(text)
     assert problem in str(caught.value)

@@ -259,7 +259,7 @@ def test_pictures_show_what_is_waited_for():
 
 
 def test_excerpts_on_the_page_are_the_code():
-    """What docs/TRAINING.md shows of a module stands there, line by line; its programs run in tests/mpi."""
+    """Find the excerpts of docs/TRAINING.md in the code, line by line; its programs run in tests/mpi."""
     page = (ROOT / "docs" / "TRAINING.md").read_text()
     code = "".join(file.read_text() for file in (ROOT / "mpicoll" / "training").glob("*.py"))
     known = {line.partition("#")[0].strip() for line in code.splitlines()}

@@ -1,4 +1,4 @@
-"""What `mpicoll tune` makes of what it measured, without MPI."""
+"""Turn measurements into rules of `mpicoll tune`, without MPI."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_neighbours_that_choose_the_same_are_one_rule():
     assert (made[0]["us"], made[0]["native_us"]) == (4.0, 3.0)
 
 
-def test_how_many_chunks_are_in_flight_is_written_down():
+def test_the_window_is_in_the_table():
     made = rules([found(8, "a"), found(512, "a", 64, window=1), found(4096, "a", 64), found(8192, "a", 64)])
     assert [(r["from_bytes"], r.get("chunk_bytes"), r.get("window")) for r in made] == [
         (0, None, None), (64, 64, 1), (1448, 64, 2), (16384, None, None),
     ]
 
 
-def test_what_the_rules_say_is_left_to_them():
+def test_choices_of_the_rules_are_left_to_them():
     assert [(r["from_bytes"], r["algorithm"]) for r in rules([found(8, "auto"), found(512, "auto")])] == [(0, "auto")]
     made = rules([found(8, "a", seconds=float("inf")), found(512, "auto")])
     assert [(r["from_bytes"], r["algorithm"], "us" in r) for r in made] == [(0, "a", False), (64, "auto", True)]
@@ -109,7 +109,7 @@ def test_other_tables_stay_and_collectives_not_measured_too(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
 
 
-def test_what_is_asked_wrongly():
+def test_usage_errors():
     assert cli._names("bcast, allreduce,bcast") == ["bcast", "allreduce"]
     assert "barrier" in cli._names("all") and "gatherv" not in cli._names("all")
     for text, said in (("bcasts", "'bcasts'"), ("gatherv", "only their own counts"), ("", "must name something")):
@@ -122,7 +122,7 @@ NET, NODES = network("infiniband"), by_blocks(13, 4)
 
 @pytest.mark.parametrize("nbytes", [8, 4096, 1 << 20])
 @pytest.mark.parametrize("collective", ["allreduce", "bcast", "allgather"])
-def test_what_the_model_puts_far_from_its_best_is_left_out(collective, nbytes):
+def test_algorithms_far_from_the_models_best_are_left_out(collective, nbytes):
     shortlist = Shortlist(NET, collective, 13, NODES, nbytes)
     times: dict[str, float] = {}
     for name, _, _, us in costs(NET, collective, 13, True, NODES, np.array([nbytes])):
@@ -173,7 +173,7 @@ def candidate(algorithm, chunk=None, window=2):
     return Candidate(algorithm, chunk, window, Contender(algorithm, None, None))
 
 
-def test_what_sends_the_same_messages_is_measured_once():
+def test_algorithms_of_the_same_messages_are_measured_once():
     """On two ranks a chain is a binomial tree, but not in chunks, and on eight ranks it is another thing."""
     names = [candidate("binomial"), candidate("chain"), candidate("chain", 4096), candidate("split_binary")]
     assert distinct("bcast", 2, by_blocks(2, 2), names) == [names[0], *names[2:]]
@@ -181,7 +181,7 @@ def test_what_sends_the_same_messages_is_measured_once():
     assert distinct("bcast", 64, by_blocks(64, 8), [names[0]] * 2) == [names[0]] * 2     # not compared any more
 
 
-def test_how_many_were_left_out_is_said():
+def test_the_number_left_out_is_printed():
     rows = [Found(8, "a", None, 1.0, 1.0, 1.0, tried=2, of=9), Found(64, "a", None, 1.0, 1.0, 1.0, tried=4, of=9)]
     assert describe_left_out(rows).startswith("12 of 18 candidates were left out: the model puts them at more than 3")
     assert describe_left_out([]) == "all 0 candidates were measured"

@@ -166,7 +166,7 @@ def test_auto_goes_by_it(nbytes, algorithm, chunk, window, engine):
     assert choice.why == f"{nbytes} bytes on 4 ranks: {choice.rule}"
 
 
-def test_what_it_does_not_speak_of_goes_by_the_rules():
+def test_collectives_without_a_table_use_the_rules():
     assert not chosen(8, "bcast").measured
 
 
@@ -177,8 +177,8 @@ def test_using_comes_before_it(forced):
 
 
 @pytest.mark.parametrize("nbytes", [100_000, 1 << 31])
-def test_where_it_leaves_it_to_the_rules(nbytes):
-    """Where it says auto; and native, which not every MPI has for so many bytes."""
+def test_auto_in_a_table_uses_the_rules(nbytes):
+    """Use the rules for `auto` in a table, and instead of native from 2 GiB on, which not every MPI supports."""
     last = {"from_bytes": 1, "algorithm": "native" if nbytes == 1 << 31 else "auto"}
     content = changed(*TABLE, "rules", "allreduce", to=[{"from_bytes": 0, "algorithm": "tree"}, last])
     measured = parsed(content).tables[0].rules["allreduce"]

@@ -46,7 +46,7 @@ def test_any_recipe(recipe, n):
 
 
 def _hold_kernels_to(wanted: list[int], n: int, extent: int, layout: Runs) -> None:
-    """What the kernels gather from memory that holds random bytes, and where they put it back."""
+    """Compare the kernels' gather and scatter with those expected, on memory of random bytes."""
     low, high = min(wanted, default=0), max(wanted, default=0) + 1
     memory = np.random.default_rng(len(wanted)).integers(0, 256, high - low, np.uint8)
     packed = np.zeros(len(wanted) + 1, np.uint8)
@@ -106,7 +106,7 @@ def test_regular_layouts_have_no_limit_and_others_do(monkeypatch):
     assert join([row, None]) is None
 
 
-def test_what_is_unknown_spreads_and_signatures_stay():
+def test_unknown_values_spread_and_signatures_stay():
     part = Part(Typemap(None, "DOUBLE", 3), 100)
     assert derived("VECTOR", [part], {"count": 2, "blocklength": 1, "stride": 3}) == (None, "DOUBLE", 6)
     assert derived("INDEXED", [part], {"blocklengths": [1, 4], "displacements": [0, 9]}) == (None, "DOUBLE", 15)

@@ -51,7 +51,7 @@ def test_every_mutant_is_caught(entry, p, pytestconfig):
 
 
 def survivors(right, mutants):
-    """What of the broken schedules passes, although it is not as right as before."""
+    """Return the broken schedules that pass, without those that are as right as before."""
     found = []
     for what, broken, rank, place in mutants:
         try:
@@ -106,7 +106,7 @@ def two_rounds(p, rank):
 
 
 def rounds_at_once(p, rank):
-    """What is heard in one round is not passed on in the other."""
+    """Run the rounds of dissemination at once, so that they do not forward what they receive."""
     yield [op for step in find("barrier", "dissemination")(p, rank)[0] for op in step]
 
 
@@ -189,12 +189,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("broken", "where", "op", "expected", "got"), BROKEN.values(), ids=BROKEN)
-def test_what_is_broken_is_said_with_its_place(broken, where, op, expected, got):
+def test_errors_name_the_broken_place(broken, where, op, expected, got):
     error = refused(broken)
     assert ((error.rank, error.strand, error.step), error.op, error.expected, error.got) == (where, op, expected, got)
 
 
-def test_what_is_like_them_and_right():
+def test_similar_schedules_that_are_right():
     """A side that matters in rank order only, two reductions into one block, barriers of few ranks."""
     verify(of_ranks("reduce", [LEFT], [TO_0], ordered=True))
     verify(of_ranks("reduce", [(REDUCE_1, REDUCE_2)], [TO_0], [TO_0], ordered=True, in_order=True))

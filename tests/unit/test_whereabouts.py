@@ -1,4 +1,4 @@
-"""What ranks tell each other of themselves, and what a report makes of it."""
+"""Exchange peer status, and make reports of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEFT = Failure(*MINE, "E: x")
 
 
 def one(answer: Answer | None, mine: CallId = MINE, waited_for: tuple[int, ...] = (1,), own: tuple = ()) -> str:
-    """What is said where rank 1 gave this answer; "!" before it where that is certain."""
+    """Return the report for this answer of rank 1, with "!" before it if it is certain."""
     found = find(mine, [1], waited_for, {} if answer is None else {1: answer}, own)
     (line,) = tell(found)
     return "!" * any(each.certain for each in found.values()) + line
@@ -67,7 +67,7 @@ def here(**said: object) -> Answer:
         (here(calls=7, inside=True), "every rank has made this call"),
     ],
 )
-def test_what_is_said_of_a_rank(answer, words):
+def test_reports_of_a_rank(answer, words):
     assert one(answer).startswith(words)
 
 
@@ -75,7 +75,7 @@ def test_a_rank_that_did_its_part_is_not_told_of():
     assert "every rank" in one(here(calls=9), waited_for=())
 
 
-def test_what_all_ranks_refused_explains_nothing():
+def test_an_error_of_all_ranks_explains_no_stall():
     assert one(here(failures=[REFUSED]), own=(REFUSED,)).startswith("rank 1 has not made this call: now at")
     assert one(here(failures=[REFUSED, REFUSED]), own=(REFUSED,)).startswith("!rank 1 has not made this call: raised E")
     assert one(here(failures=[LEFT]), own=(REFUSED,)).startswith("!rank 1")
@@ -146,7 +146,7 @@ def test_the_place_is_that_of_the_main_thread_in_the_program():
     assert ("test_whereabouts.py" in where or "threading.py" in where) and not inside
 
 
-def test_how_a_program_ended(monkeypatch):
+def test_the_end_of_a_program(monkeypatch):
     for name in ("last_exc", "last_value"):
         monkeypatch.setattr(sys, name, None, raising=False)
     assert ending(last_error()) == "reached the end of the program"

@@ -1,7 +1,7 @@
 """Write the page: one HTML file with the schedules, the style and the program that shows them.
 
-The schedules are compressed JSON in base64, which holds no character that HTML gives a meaning. Every other text that
-is not the package's own is escaped, or reaches the page inside that JSON.
+The schedules are compressed JSON in base64, which has no special characters of HTML. Every other text from outside of
+the package is escaped, or is inside that JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def build(
 ) -> str:
     """Return the page as HTML. Raises ValueError if there is no schedule to show.
 
-    broken: whether the page begins with the fault of its first schedule; clock: for times on a network.
+    broken: begin with the fault of the first schedule; clock: show times on a network too.
     """
     content = data(schedules, clock)
     if not content["schedules"]:
@@ -44,7 +44,7 @@ def build(
 
 
 def data(schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None) -> Record:
-    """Return all that the page shows, fit for JSON."""
+    """Return the content of the page, which json.dumps takes."""
     words, entries, algorithms, code = Words(), {}, {}, {}
     for key, schedule in schedules:
         entries[str(key)] = {
@@ -58,9 +58,9 @@ def data(schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None) 
             entries[str(key)]["curve"] = clock.curve(schedule)
         entry = schedule.algorithm
         if (name := f"{key.collective}/{entry.name}") not in algorithms:
-            own = sources(entry)
-            code.update(own)
-            algorithms[name] = {**_facts(entry), "code": list(own)}
+            functions = sources(entry)
+            code.update(functions)
+            algorithms[name] = {**_facts(entry), "code": list(functions)}
     return {
         "version": __version__,
         "collectives": {name: _meaning(name) for name in COLLECTIVES},
@@ -88,7 +88,7 @@ def _meaning(name: str) -> dict[str, Any]:
 
 
 def _facts(entry: Algorithm) -> dict[str, Any]:
-    """Return what the docstring claims, its formulas as people write them."""
+    """Return the claims of the docstring, with formulas in mathematical notation."""
     claims = entry.claims
     return {
         "name": entry.name,
@@ -116,7 +116,7 @@ def render(content: Record, title: str) -> str:
     page = (here / "page.html").read_text(encoding="utf-8")
     before, *slots = page.split("{{")
     pieces = [before]
-    for slot in slots:  # in one pass, so that braces in what is filled in stay as they are
+    for slot in slots:  # in one pass, so that braces within a part are not replaced
         name, _, after = slot.partition("}}")
         pieces += [parts[name.strip()], after]
     return "".join(pieces)

@@ -174,6 +174,7 @@ MUTATIONS = [
              "self._child(type(self), comm)", "mpi/test_stencils.py"),
     Mutation("mpicoll/cost/model.py", "waits + work / network.cores", "waits", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "network.turn * ranks / network.cores", "network.turn", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/profile.py", "() if has_rows else by_node", "by_node", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "total * (len(ranks) / len(some))", "total", "unit/test_cost.py"),
     Mutation("mpicoll/selection/kept_rules.py", "{p} {commutative} {nodes}", "{p} {nodes}", "unit/test_kept_rules.py"),
     Mutation("mpicoll/selection/kept_rules.py", "{nodes} {forced}", "{nodes}", "unit/test_kept_rules.py"),

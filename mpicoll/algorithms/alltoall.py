@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product, repeat
 
 from ..schedules.combinators import Layer
 from ..schedules.grids import over
@@ -85,8 +85,9 @@ def bruck(p: int, rank: int, *, k: Radix = 2, ports: AtMost = ALL) -> Steps:
     while reach < p:
 
         def carried(holder: int, hop: int, reach: int = reach) -> tuple[tuple[int, int], ...]:
-            away = [i for i in range(p) if i % (k * reach) // reach * reach == hop]
-            return tuple(((holder - i % reach) % p, (holder - i % reach + i) % p) for i in away)
+            sources = [(holder - came) % p for came in range(reach)]
+            left = range(hop, p, k * reach)  # from the holder to destinations
+            return tuple(chain.from_iterable(zip(sources[: p - far], repeat((holder + far) % p)) for far in left))
 
         hops = range(reach, min(k * reach, p), reach)
         for first in range(0, len(hops), ports):

@@ -1,6 +1,8 @@
 """Rings inside groups and between them, so that every link between groups carries few of the ring's messages."""
 
-from ..schedules.combinators import embed, mirror, then
+from collections.abc import Sequence
+
+from ..schedules.combinators import mirror, relabel, then
 from ..schedules.grids import over
 from ..schedules.grouping import Partition, dealt, uneven
 from ..schedules.ir import RecvReduce, Send, Steps, Strands, strands
@@ -11,33 +13,37 @@ from .reduce_scatter import ring
 GRID = [over(range(1, 14), groups=(2, uneven, dealt)), over((31, 64), groups=(8, uneven))]
 
 
-def crossings(groups: Partition, sender: int, turn: int) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Return the blocks of each (source, destination) from a group to the one before it, `turn` groups from their home.
+def crossings(
+    home: Sequence[int], group: Sequence[int], rank: int, other: Sequence[int]
+) -> dict[int, tuple[int, ...]]:
+    """Return the blocks of a home that a rank of a group passes to, or gets from, each rank of another group.
 
-    The ranks of every group have the blocks dealt out.
+    The ranks of either group have the blocks dealt out.
 
-    >>> crossings(((0,), (1, 2), (3, 4, 5)), 1, 2)
-    {(1, 0): (3, 5), (2, 0): (4,)}
+    >>> crossings((3, 4, 5), (1, 2), 1, (0,)), crossings((3, 4, 5), (0,), 0, (1, 2))
+    ({0: (3, 5)}, {1: (3, 5), 2: (4,)})
     """
-    group, before = groups[sender], groups[sender - 1]
-    messages: dict[tuple[int, int], tuple[int, ...]] = {}
-    for i, block in enumerate(groups[sender - turn]):
-        ends = group[i % len(group)], before[i % len(before)]
-        messages[ends] = (*messages.get(ends, ()), block)
+    messages: dict[int, tuple[int, ...]] = {}
+    for i in range(group.index(rank), len(home), len(group)):
+        peer = other[i % len(other)]
+        messages[peer] = (*messages.get(peer, ()), home[i])
     return messages
 
 
 def _homeward(groups: Partition, rank: int) -> Steps:
     """Yield the reduce-scatter: groups reduce the blocks of others in a ring, and pass the sums on to their home."""
     number = next(i for i, group in enumerate(groups) if rank in group)
-    group, following = groups[number], (number + 1) % len(groups)
+    group, before, after = groups[number], groups[number - 1], groups[(number + 1) % len(groups)]
+    inside = ring.make(len(group), {})(group.index(rank))
     for turn in reversed(range(len(groups))):
-        parcels = [groups[number - turn][place :: len(group)] for place in range(len(group))]
-        yield from embed(ring, group, rank, parcels.__getitem__)[0]
+        home = groups[number - turn]
+        parcels = [home[place :: len(group)] for place in range(len(group))]
+        yield from relabel(inside, group.__getitem__, parcels.__getitem__)[0]
         if turn:
+            arrives = groups[(number + 1 - turn) % len(groups)]
             yield (
-                *(Send(to, b) for (source, to), b in crossings(groups, number, turn).items() if source == rank),
-                *(RecvReduce(s, b, "left") for (s, to), b in crossings(groups, following, turn).items() if to == rank),
+                *(Send(to, blocks) for to, blocks in crossings(home, group, rank, before).items()),
+                *(RecvReduce(source, b, "left") for source, b in crossings(arrives, group, rank, after).items()),
             )
 
 

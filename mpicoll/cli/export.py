@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..schedules.collectives import base_collective
-from ..schedules.grouping import by_blocks
 from .group import alone, asking
 from .names import WithRanks, canonical, check_order
+from .placement import Nodes, places_ranks
 
 if TYPE_CHECKING:
     from ..cost.goal import Goal
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @click.option("--root", default=0, show_default=True, help="For bcast, scatter, gather and reduce.")
 @click.option("--size", default="64K", show_default=True, help="Bytes of the call.")
 @click.option("--network", "name", default="infiniband", show_default=True, help="A network's file, or a preset.")
-@click.option("--ranks-per-node", default=1, show_default=True, type=click.IntRange(1), help="Placed by blocks.")
+@places_ranks
 @click.option("--chunk", help="Cut blocks into chunks of so many bytes.")
 @click.option("--window", default=2, show_default=True, type=click.IntRange(1), help="Chunks in flight.")
 def export(
-    collective: str, algorithm: str | None, path: str, p: int, root: int, size: str, name: str, ranks_per_node: int,
+    collective: str, algorithm: str | None, path: str, p: int, root: int, size: str, name: str, where: Nodes,
     chunk: str | None, window: int,
 ) -> None:  # fmt: skip
     """Write ALGORITHM, a name or "name(key=value)", as GOAL text for the simulator LogGOPSim.
@@ -46,9 +46,8 @@ def export(
     from ..schedules.schedule import schedule
     from .sizes import format_size, parse_size
 
-    nodes = by_blocks(p, ranks_per_node)
     with asking():
-        collective, nbytes, net = canonical(collective), parse_size(size), network(name)
+        collective, nbytes, net, nodes = canonical(collective), parse_size(size), network(name), where.partition(p)
         chunk_bytes = parse_size(chunk) if chunk else None
         if algorithm is None:
             rule = _choice(collective, p, nodes, net, nbytes)
@@ -66,7 +65,7 @@ def export(
     if path != "-":
         click.echo(f"{path}: {title}: {goal.messages} messages")
         click.echo(f"txt2bin -i {path} -o {path}.bin && {options} -f {path}.bin    # times are in picoseconds")
-        if len(nodes) > 1 and ranks_per_node > 1:
+        if 1 < len(nodes) < p:
             click.echo("LogGOPSim has one kind of link: messages inside a node take what those between nodes do.")
 
 

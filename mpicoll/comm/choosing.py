@@ -64,7 +64,8 @@ class Selection(MPI.Intracomm):
         Every rank must pass the same values. A call that a chosen algorithm cannot serve raises.
 
         - algorithms: by collective, a name, "name(key=value)", "native" or "auto".
-        - chunk_bytes: the most bytes of a block in one message. window: how many chunks are in flight.
+        - chunk_bytes: the most bytes of a block in one message. window: how many chunks are in flight. By default
+          a forced algorithm takes those that the cost model gives it on the network in force.
         - engine: "auto", "mpi4py" or "compiled".
         - stochastic: a seed, with which reductions of float16, bfloat16 and float8 round up or down at random, with
           probabilities by the distances.

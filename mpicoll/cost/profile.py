@@ -8,12 +8,14 @@ messages, which is proved.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum
 
 import numpy as np
 
+from ..garbage import collection_off
 from ..schedules.collectives import Block
 from ..schedules.grouping import Partition, by_blocks, homes
 from ..schedules.ir import Copy, Local, Recv, RecvReduce, Send, Step
@@ -58,8 +60,10 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     entry, parameters = parse_spec(collective, spec)
     schedule = Schedule(entry, p, commutative=commutative, nodes=nodes, **dict(parameters))
     steps = float(entry.claims.evaluate(entry.claims.steps, p, 1, **schedule.resolved))
-    if p > WHOLE_UP_TO and steps >= p // 2 and "groups" not in entry.parameters and _per_node(nodes) is not None:
-        return _scaled(collective, spec, p, nodes, steps, commutative)
+    goes_round_nodes = _goes_round_nodes(schedule, nodes)
+    scales = _per_node(nodes) is not None and ("groups" not in entry.parameters or goes_round_nodes)
+    if p > WHOLE_UP_TO and steps >= p // 2 and scales:
+        return _scaled(collective, spec, p, nodes, steps, commutative, goes_round_nodes)
     one_way = schedule.collective.rooted or (
         schedule.collective.name in ("scan", "exscan")
         and not _goes_back(Schedule(entry, min(p, FEW_RANKS), commutative=commutative, **dict(parameters)))
@@ -67,14 +71,22 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     return profile_of(schedule, nodes, steps, one_way)
 
 
+@collection_off()  # there may be millions of objects, none of them garbage
 def profile_of(schedule: Schedule, nodes: Partition | None, steps: float, one_way: bool) -> Profile:
     """Return the profile of a schedule, whose longest chain of messages is known; see Profile.waits for one_way."""
     p = schedule.p
     home = homes(nodes) if nodes is not None else {rank: rank for rank in range(p)}
     looked_at = sorted({0, 1 % p, p // 2, p - 1})
     tables = {rank: _steps(schedule, rank, home) for rank in looked_at}
-    using = {home[rank] for rank in looked_at if nodes and tables[rank][:, [FAR_SENT, FAR_RECEIVED]].any()}
-    by_node = {node: _sharing(schedule, nodes[node], home, tables) for node in using} if nodes else {}
+    by_node: dict[int, float] = {}
+    has_rows = "dims" in schedule.algorithm.parameters  # which may end inside a node, for ranks between its ends
+    for rank in looked_at:
+        if nodes and home[rank] not in by_node and tables[rank][:, [FAR_SENT, FAR_RECEIVED]].any():
+            mates = nodes[home[rank]]
+            _add_tables(schedule, (mates[0], mates[-1]), home, tables)
+            others = () if has_rows else by_node
+            alike = next((node for node in others if _ends_alike(nodes[node], mates, tables)), None)
+            by_node[home[rank]] = by_node[alike] if alike is not None else _sharing(schedule, mates, home, tables)
     ranks, sharing = _different([(*_distinct(tables[rank]), by_node.get(home[rank], 1.0)) for rank in looked_at])
     return Profile(ranks, sharing, steps, not one_way, 1 / blocks_of(schedule))
 
@@ -119,8 +131,26 @@ def _per_node(nodes: Partition | None) -> int | None:
     return size if even and WHOLE_UP_TO % size == 0 else None
 
 
-def _scaled(collective: str, spec: str, p: int, nodes: Partition | None, steps: float, commutative: bool) -> Profile:
-    """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller."""
+def _goes_round_nodes(schedule: Schedule, nodes: Partition | None) -> bool:
+    """Return whether steps inside a node occur once per node, and the others cross from node to node."""
+    if nodes is None or "middle" in schedule.algorithm.parameters or schedule.resolved.get("groups") != nodes:
+        return False
+    return 2 * len(nodes[0]) <= WHOLE_UP_TO
+
+
+def _scaled(
+    collective: str,
+    spec: str,
+    p: int,
+    nodes: Partition | None,
+    steps: float,
+    commutative: bool,
+    goes_round_nodes: bool,
+) -> Profile:
+    """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller.
+
+    For an algorithm that goes round nodes, all steps between nodes are scaled, by the number of crossings.
+    """
     few = WHOLE_UP_TO - p % 2
     size = _per_node(nodes) or 1
     fewer = by_blocks(few, size) if nodes is not None else None
@@ -129,7 +159,11 @@ def _scaled(collective: str, spec: str, p: int, nodes: Partition | None, steps: 
     for table, times in small.ranks:
         shares, few_blocks = table.copy(), table[:, SENT:].max(axis=1) * few <= FEW_BLOCKS
         shares[few_blocks, SENT:] *= few / p
-        ranks.append((shares, np.where(times >= few // 8, times * ((p - 1) / (few - 1)), times)))
+        often, more = np.full(len(times), few // 8), np.full(len(times), (p - 1) / (few - 1))
+        if goes_round_nodes:
+            far = table[:, [FAR_SENDS, FAR_RECEIVES]].any(axis=1)
+            often, more = np.where(far, 0, often), np.where(far, (p / size - 1) / (few / size - 1), p / few)
+        ranks.append((shares, np.where(times >= often, times * more, times)))
     block = small.block * few / p if small.block < 0.5 else small.block
     return Profile(tuple(ranks), small.sharing, steps, small.waits, block)
 
@@ -137,6 +171,13 @@ def _scaled(collective: str, spec: str, p: int, nodes: Partition | None, steps: 
 def blocks_of(schedule: Schedule) -> int:
     """Return how many equal blocks the n bytes of a call are."""
     return schedule.p if schedule.collective.naming == "none" else schedule.blocks_of_n
+
+
+def _add_tables(
+    schedule: Schedule, ranks: Iterable[int], home: dict[int, int], tables: dict[int, np.ndarray]
+) -> None:
+    """Add the tables of these ranks that are missing."""
+    tables.update({rank: _steps(schedule, rank, home) for rank in ranks if rank not in tables})
 
 
 def _steps(schedule: Schedule, rank: int, home: dict[int, int]) -> np.ndarray:
@@ -197,15 +238,19 @@ def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.array([*times.values()], float)
 
 
+def _ends_alike(node: tuple[int, ...], other: tuple[int, ...], tables: dict[int, np.ndarray]) -> bool:
+    """Return whether the first ranks of two nodes of one size take the same steps, and the last ranks too."""
+    ends = [(node[end], other[end]) for end in (0, -1)]
+    return len(node) == len(other) and all(np.array_equal(tables[rank], tables[mate]) for rank, mate in ends)
+
+
 def _sharing(schedule: Schedule, mates: tuple[int, ...], home: dict[int, int], tables: dict[int, np.ndarray]) -> float:
     """Return how many ranks of a node use its link as much as the busiest one, step by step; at least 1."""
     if len(mates) == 1:
         return 1.0
-    some = {mates[round(i * (len(mates) - 1) / (MATES - 1))] for i in range(MATES)}
-    far = [
-        (tables[mate] if mate in tables else _steps(schedule, mate, home))[:, [FAR_SENT, FAR_RECEIVED]]
-        for mate in sorted(some)
-    ]
+    some = sorted({mates[round(i * (len(mates) - 1) / (MATES - 1))] for i in range(MATES)})
+    _add_tables(schedule, some, home, tables)
+    far = [tables[mate][:, [FAR_SENT, FAR_RECEIVED]] for mate in some]
     loads = np.zeros((len(far), max(map(len, far)), 2))
     for load, own in zip(loads, far, strict=True):
         load[: len(own)] = own

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 from .blocks import power_of_two_floor
@@ -64,14 +64,19 @@ def coded(part: Steps | Strands) -> Strands:
     return Strands(tuple(map(step, strand)) for strand in strands(part))
 
 
+def same(block: Block) -> tuple[Block]:
+    """Return a block under its own name."""
+    return (block,)
+
+
 def relabel(part: Steps | Strands, peer: Callable[[int], int], blocks: Rename) -> Strands:
     """Return the same steps with peers and blocks renamed; a block may become several, or none.
 
     A message all of whose blocks become none is left out, at both its ends.
     """
 
-    def spread(names: Sequence[Block]) -> tuple[Block, ...]:
-        return tuple([new for old in names for new in blocks(old)])
+    def spread(names: tuple[Block, ...]) -> tuple[Block, ...]:
+        return names if blocks is same else tuple(chain.from_iterable(map(blocks, names)))
 
     def renamed(op: Op) -> Sequence[Op]:
         if isinstance(op, Local):
@@ -97,9 +102,6 @@ def rotate(program: Program, p: int, rank: int, by: int, blocks_turn: bool) -> S
     def turn(x: int) -> int:
         return (x + by) % p
 
-    def same(block: Block) -> tuple[Block]:
-        return (block,)
-
     def turned(block: Block) -> tuple[Block]:
         return (turn(block),)  # type: ignore[arg-type]
 
@@ -115,7 +117,7 @@ def forward(blocks: Sequence[Block], rank: int, source: int, destination: int) -
     return []
 
 
-def embed(program: Program, ranks: Sequence[int], rank: int, blocks: Rename = lambda b: (b,)) -> Strands:
+def embed(program: Program, ranks: Sequence[int], rank: int, blocks: Rename = same) -> Strands:
     """Return a program for len(ranks) ranks, run by the given ranks; no steps for any other.
 
     blocks maps an inner block to the outer blocks that make it up.
@@ -130,7 +132,7 @@ def fold(
     p: int,
     rank: int,
     blocks: Sequence[Block],
-    inner: Rename = lambda b: (b,),
+    inner: Rename = same,
     keep: Rename | None = None,
     core: int | None = None,
 ) -> Strands:

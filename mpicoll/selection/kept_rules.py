@@ -27,26 +27,28 @@ SOURCES = "algorithms", "cost", "plans", "schedules", "selection"
 
 @lru_cache(maxsize=256)
 def kept_rules(
-    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str = ""
 ) -> tuple[Rule, ...]:
     """Return the rules that modelled_rules gives. They are read from a file if an earlier run wrote it."""
-    path = None if collective in UNKNOWN_TO_ALL else _path(network, collective, p, commutative, nodes)
+    path = None if collective in UNKNOWN_TO_ALL else _path(network, collective, p, commutative, nodes, forced)
     if path is None:
-        return modelled_rules(network, collective, p, commutative, nodes)
+        return modelled_rules(network, collective, p, commutative, nodes, forced)
     text = user_cache.read(path)
     if text is None:
-        text = json.dumps(modelled_rules(network, collective, p, commutative, nodes))
+        text = json.dumps(modelled_rules(network, collective, p, commutative, nodes, forced))
         if user_cache.read(path) is None:  # no other rank has written it meanwhile
             user_cache.write(path, user_cache.with_checksum(text), FILES)
     return tuple(Rule(*row) for row in json.loads(text))
 
 
-def _path(network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None) -> Path | None:
+def _path(
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str
+) -> Path | None:
     """Return the file for these arguments and sources; None if there is no home directory, or no source file."""
     directory, sources = user_cache.directory("rules"), _sources()
     if directory is None or not sources:
         return None
-    text = f"{sources} {network!r} {collective} {p} {commutative} {nodes}"
+    text = f"{sources} {network!r} {collective} {p} {commutative} {nodes} {forced}"
     return directory / f"{digest(text.encode(), 16).hex()}.json"
 
 

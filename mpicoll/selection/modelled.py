@@ -17,8 +17,8 @@ from ..plans.plan import WINDOW
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
 from ..schedules.parameters import Groups
-from ..schedules.registry import exact_algorithms, find, parse_spec
-from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule, rules
+from ..schedules.registry import Algorithm, exact_algorithms, find, parse_spec
+from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule, forced_rules, rules
 
 SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
 CHUNKS = ((WHOLE, WINDOW), (8 * KIB, 2), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
@@ -42,20 +42,21 @@ VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
 
 @lru_cache(maxsize=256)
 def modelled_rules(
-    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str = ""
 ) -> tuple[Rule, ...]:
     """Return the rules of a collective on p ranks, which lie on these nodes.
 
+    forced: an algorithm, of which the rules choose the chunks; "" to choose the algorithm too.
     Where ranks know only their own counts they cannot agree on a size, so the fixed rule stays. So do fixed rules that
     are nearly as fast on a network measured in passing; not where ranks take turns, of which these rules know nothing.
     """
     if collective in UNKNOWN_TO_ALL:
         return RULES[collective]
-    lines = costs(network, collective, p, commutative, nodes, SIZES)
+    lines = costs(network, collective, p, commutative, nodes, SIZES, forced)
     times = np.array([us for *_, us in lines])
     least = times.min(axis=0)
     prefers_usual = network.rough and not is_crowded(network, nodes)
-    usual = _usual(network, collective, p, commutative, nodes) if prefers_usual else []
+    usual = _usual(network, collective, p, commutative, nodes, forced) if prefers_usual else []
     chosen: list[Rule] = []
     current = -1
     for i, size in enumerate(SIZES.tolist()):
@@ -74,11 +75,12 @@ def modelled_rules(
 
 
 def _usual(
-    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str
 ) -> list[tuple[Rule, np.ndarray]]:
-    """Return the fixed rules, and the µs that the model gives each for SIZES."""
+    """Return the fixed rules, or that of a forced algorithm, and the µs that the model gives each for SIZES."""
     base = base_collective(collective)
-    every = [rule for rule in rules(collective, p, commutative, nodes) if rule.fits(sys.maxsize, p)]
+    fixed = forced_rules(collective, forced, nodes) if forced else rules(collective, p, commutative, nodes)
+    every = [rule for rule in fixed if rule.fits(sys.maxsize, p)]
     return [
         (
             rule,
@@ -91,19 +93,26 @@ def _usual(
 
 
 def costs(
-    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, sizes: np.ndarray
+    network: Network,
+    collective: str,
+    p: int,
+    commutative: bool,
+    nodes: Partition | None,
+    sizes: np.ndarray,
+    forced: str = "",
 ) -> list[tuple[str, int | None, int, np.ndarray]]:
     """Return (algorithm, chunk_bytes, window, µs for every size) of all that may serve; infinite for too much scratch.
 
-    Of a chunk that cuts no block at any size there is none.
+    Of a chunk that cuts no block at any size there is none. forced: the only algorithm, whatever scratch it takes.
     """
     lines: list[tuple[str, int | None, int, np.ndarray]] = []
     base, n = base_collective(collective), np.tile(sizes, len(CHUNKS))
     chunk_bytes, windows = (np.repeat(column, len(sizes)) for column in zip(*CHUNKS))
-    for spec in candidates(collective, p, commutative, nodes):
+    for spec in (forced,) if forced else candidates(collective, p, commutative, nodes):
         block = profile(base, spec, p, nodes, commutative).block
         us = model_us(network, base, spec, p, commutative, nodes, n, chunk_bytes, windows)
-        us[_scratch(base, spec, p, nodes) * n > MOST_SCRATCH * n + FREE_SCRATCH] = np.inf
+        if not forced:
+            us[_scratch(base, spec, p, nodes) * n > MOST_SCRATCH * n + FREE_SCRATCH] = np.inf
         for (chunk, window), times in zip(CHUNKS, us.reshape(len(CHUNKS), -1)):
             if chunk == WHOLE:
                 lines.append((spec, None, window, times))
@@ -154,10 +163,15 @@ def candidates(collective: str, p: int, commutative: bool, nodes: Partition | No
     specs = [
         spec
         for name in exact_algorithms(base)
-        if find(base, name).body.__module__.startswith(OWN)
+        if is_own(find(base, name))
         for spec in (name, *(f"{name}({words})" for words in VARIANTS.get(name, ())))
     ]
     return [spec for spec in specs if _serves(base, spec, p, commutative, nodes)]
+
+
+def is_own(entry: Algorithm) -> bool:
+    """Return whether an algorithm comes with mpicoll, rather than from a program."""
+    return entry.body.__module__.startswith(OWN)
 
 
 def _serves(collective: str, spec: str, p: int, commutative: bool, nodes: Partition | None) -> bool:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..plans.plan import WINDOW
 from ..schedules.collectives import NEIGHBORHOOD, PLAIN
 from ..schedules.grouping import Partition
+from ..schedules.registry import Chosen, parse_spec
 
 KIB = 1024
 
@@ -165,11 +166,23 @@ def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -
 MOVES_AS_CODES = ("ring", "pairwise", "chain")  # how blocks go, in the algorithms on codes too
 
 
-def rule_of(collective: str, algorithms: tuple[str, ...], nodes: Partition | None) -> Rule | None:
-    """Return the rule of the first of these algorithms that has any; None if none has."""
+def forced_rules(collective: str, spec: str, nodes: Partition | None) -> tuple[Rule, ...]:
+    """Return a rule with the chunks of the fixed rule that names a forced algorithm; none if no rule does.
+
+    An algorithm on codes has as many bytes of codes in a chunk as others have of data.
+    """
+    entry, parameters = parse_spec(collective, spec)
     everything = *HOST_RULES.get(collective, ()), *RULES[collective], *_across(collective, nodes)
     known = {rule.algorithm: rule for rule in everything}
-    return next((known[name] for name in algorithms if name in known), None)
+    names = spec, entry.name, *(() if entry.is_exact else MOVES_AS_CODES)
+    usual = next((known[name] for name in names if name in known), None)
+    if usual is None:
+        return ()
+    codec = entry.codec(Chosen(entry, parameters).parts())
+    chunk = usual.chunk_bytes
+    if chunk is not None and codec is not None and not entry.is_exact:
+        chunk = int(chunk / codec.share)
+    return (Rule(0, spec, chunk, "", usual.window),)
 
 
 def _across(collective: str, nodes: Partition | None) -> tuple[Rule, ...]:

@@ -16,10 +16,11 @@ from ..plans.plan import WINDOW
 from ..schedules.collectives import NEIGHBORHOOD, canonical_name
 from ..schedules.graphs import Graph
 from ..schedules.grouping import Partition
-from ..schedules.registry import Chosen, check_order, find, parse_spec
+from ..schedules.registry import check_order, find, parse_spec
 from ..schedules.stencils import Stencil
 from .kept_rules import kept_rules
-from .rules import MOVES_AS_CODES, RULES, Rule, rule_of, rules
+from .modelled import is_own
+from .rules import RULES, UNKNOWN_TO_ALL, Rule, forced_rules, rules
 from .stencils import stencil_rules
 
 NATIVE, AUTO = "native", "auto"
@@ -170,12 +171,11 @@ def choose(
         entry, parameters = parse_spec(collective, spec)
         if not commutative:
             check_order(entry, p, nodes, **dict(parameters))
-        usual = rule_of(collective, (spec, entry.name, *(() if entry.is_exact else MOVES_AS_CODES)), nodes)
-        chunk, window = (usual.chunk_bytes, usual.window) if usual else (None, WINDOW)
-        codec = entry.codec(Chosen(entry, parameters).parts())
-        if chunk is not None and codec is not None and not entry.is_exact:
-            chunk = int(chunk / codec.share)  # as many bytes of codes
-        choice = Choice(collective, spec, chunk, window, engine, "chosen by using()", forced=True)
+        forced = _forced_rules(network, collective, spec, p, commutative, nodes, overrides)
+        rule = next(rule for rule in reversed(forced) if rule.fits(nbytes, p))
+        size = "whole" if rule.chunk_bytes is None else "in these chunks"
+        why = f"chosen by using(){f', {size} for {rule.why}' if rule.why else ''}"
+        choice = Choice(collective, spec, rule.chunk_bytes, rule.window, engine, why, forced=True)
     if not (overrides.chunk_bytes or overrides.window):
         return choice
     chunk = overrides.chunk_bytes or choice.chunk_bytes
@@ -193,10 +193,14 @@ def same_choice(
     network: Network | None = None,
 ) -> tuple[int, int]:
     """Return the least and the most bytes of calls for which choose() returns what it does for nbytes."""
-    if dict(overrides.algorithms).get(collective, AUTO) != AUTO:
+    spec = dict(overrides.algorithms).get(collective, AUTO)
+    if spec == NATIVE:
         return 0, sys.maxsize
-    every = *_rules(network, collective, p, commutative, nodes), *measured
-    steps = {rule.least(p) for rule in every} | {TOO_LARGE}
+    if spec == AUTO:
+        every = *_rules(network, collective, p, commutative, nodes), *measured
+        steps = {rule.least(p) for rule in every} | {TOO_LARGE}
+    else:
+        steps = {rule.above for rule in _forced_rules(network, collective, spec, p, commutative, nodes, overrides)}
     return max((step for step in steps if step <= nbytes), default=0), min(
         (step - 1 for step in steps if step > nbytes), default=sys.maxsize
     )
@@ -215,6 +219,26 @@ def _rules(
     if isinstance(graph, Stencil) and graph.has_equal_blocks and collective in NEIGHBORHOOD:
         return stencil_rules(network, collective, graph, nodes)
     return kept_rules(network, collective, p, commutative, nodes)
+
+
+def _forced_rules(
+    network: Network | None,
+    collective: str,
+    spec: str,
+    p: int,
+    commutative: bool,
+    nodes: Partition | None,
+    overrides: Overrides,
+) -> tuple[Rule, ...]:
+    """Return the rules that choose the chunks of a forced algorithm: by the model, or fixed where it does not serve.
+
+    The model knows the algorithms of mpicoll, without those on codes, and calls whose bytes all ranks know.
+    """
+    entry, _ = parse_spec(collective, spec)
+    is_known = is_own(entry) and entry.is_exact and collective not in UNKNOWN_TO_ALL
+    if network is not None and is_known and not overrides.chunk_bytes:
+        return kept_rules(network, collective, p, commutative, nodes, spec)
+    return forced_rules(collective, spec, nodes) or (Rule(0, spec, None, ""),)
 
 
 def _measured(

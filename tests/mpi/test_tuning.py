@@ -195,8 +195,18 @@ def test_auto_follows_the_model_of_a_network(comm, monkeypatch, tuned):
                 choice = ours.explain("allreduce", 8 * n)
                 checks.equal(records, [(choice.algorithm, choice.chunk_bytes)], n)
                 checks.call(call, n)
-        with ours.using(allreduce="ring"):
-            checks.equal(ran(ours, Case("allreduce", 20))[1][0][0], "ring")
+        for n in (20, 1 << 19):
+            with ours.using(allreduce="double_tree"):
+                forced = modelled_rules(model, "allreduce", comm.size, True, agreed.nodes, "double_tree")
+                rule = next(r for r in reversed(forced) if r.fits(8 * n, comm.size))
+                choice, case = ours.explain("allreduce", 8 * n), Case("allreduce", n)
+                checks.that("chosen by using()" in choice.why and "the model of infiniband" in choice.why, choice)
+                for _ in range(3):
+                    call, records = ran(ours, case)
+                    checks.equal(records, [("double_tree", rule.chunk_bytes)], n)
+                    checks.call(call, n)
+            with ours.using(allreduce="double_tree", chunk_bytes=1 << 12):
+                checks.equal(ran(ours, case)[1], [("double_tree", 1 << 12)], n)
         both = tuned({"allreduce": ROWS})
         checks.that(both.explain("allreduce", 24).model, "the network is not known")
         checks.equal(ran(both, Case("allreduce", 3))[1], [("tree", None)])

@@ -15,6 +15,7 @@ from mpicoll.cli import main
 from mpicoll.cost import profile as profiles
 from mpicoll.cost.model import WHOLE, cost
 from mpicoll.cost.network import Level, Network, network, parse, presets
+from mpicoll.cost.placement import place
 from mpicoll.cost.profile import FAR_SENDS, SENDS, load, profile
 from mpicoll.errors import ArgumentError, PreconditionError
 from mpicoll.schedules import registry
@@ -170,14 +171,38 @@ def test_messages_inside_a_node_are_told_from_others():
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
     [("allreduce", "ring"), ("alltoall", "pairwise"), ("allgather", "neighbor_exchange"), ("reduce_scatter", "ring"),
-     ("bcast", "scatter_allgather"), ("allreduce", "ring_bidirectional")],
+     ("bcast", "scatter_allgather"), ("allreduce", "ring_bidirectional"), ("allreduce", "k_ring"),
+     ("reduce_scatter", "k_ring")],
 )
 def test_a_profile_scaled_from_fewer_ranks_costs_as_the_whole(monkeypatch, collective, algorithm, size):
     sizes, nodes, net = np.array([8.0, 1e5, 1e8]), by_blocks(512, size), network("infiniband")
     scaled = cost(profile.__wrapped__(collective, algorithm, 512, nodes), net, sizes)
     monkeypatch.setattr(profiles, "WHOLE_UP_TO", 1 << 20)
     whole = cost(profile.__wrapped__(collective, algorithm, 512, nodes), net, sizes)
-    assert scaled == pytest.approx(whole, rel=0.03)
+    assert scaled == pytest.approx(whole, rel=1e-9 if algorithm == "k_ring" and size > 1 else 0.03)
+
+
+@pytest.mark.parametrize("ranks", [64, 128, 256])
+def test_rings_of_large_nodes_are_scaled_too(monkeypatch, ranks):
+    """Up to half of the ranks from which profiles are scaled on a node."""
+    nodes, sizes, net = by_blocks(512, ranks), np.array([8.0, 1e5, 1e8]), network("infiniband")
+    scaled = cost(profile.__wrapped__("allgather", "k_ring", 512, nodes), net, sizes)
+    monkeypatch.setattr(profiles, "WHOLE_UP_TO", 1 << 20)
+    assert scaled == pytest.approx(cost(profile.__wrapped__("allgather", "k_ring", 512, nodes), net, sizes), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "nodes", [by_blocks(64, 8), by_blocks(60, 7), by_blocks(60, 4), place((4, 4, 4, 4), "cyclic"), place((3, 5, 3, 5))]
+)
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "alltoall", "bcast", "scan"])
+def test_nodes_whose_ranks_take_the_same_steps_share_their_links_alike(monkeypatch, collective, nodes):
+    """A node stands for another only if the other would have the same number of ranks on its link."""
+    p, steps = sum(map(len, nodes)), profile.__wrapped__
+    specs = candidates(collective, p, True, nodes)
+    quick = [steps(collective, spec, p, nodes).sharing for spec in specs]
+    monkeypatch.setattr(profiles, "_ends_alike", lambda *_: False)
+    for spec, sharing in zip(specs, quick, strict=True):
+        assert sharing == steps(collective, spec, p, nodes).sharing, spec
 
 
 # -- more ranks on a node than it has processors -------------------------------------------------------------

@@ -12,7 +12,12 @@ from unit.goal_player import Player, check_order, messages, read
 from mpicoll.cli import main
 from mpicoll.cost.goal import Goal
 from mpicoll.cost.network import Level, Network, network
+<<<<<<< HEAD
 from mpicoll.cost.simulation import COMPUTES, RECEIVES, Simulation
+=======
+from mpicoll.cost.placement import place
+from mpicoll.cost.simulation import Simulation
+>>>>>>> h4
 from mpicoll.errors import ArgumentError
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grouping import by_blocks
@@ -208,6 +213,17 @@ def test_without_an_algorithm_the_choice_of_auto_is_written():
         assert done.exit_code == 0 and done.output.endswith(text_of(goal))
 
 
+@pytest.mark.parametrize(("words", "nodes"), [
+    (["--ranks-per-node", 4, "--placement", "cyclic"], place((4, 4, 4, 4), "cyclic")),
+    (["--tasks-per-node", "2,6(x2),2", "--node-list", "n[1-4]"], place((2, 6, 6, 2))),
+])  # fmt: skip
+def test_ranks_are_placed_as_for_simulate(words, nodes):
+    """The groups of a hierarchical algorithm are the nodes."""
+    done = run("allreduce", "hierarchical", "-p", 16, *words, "--goal", "-")
+    goal = Goal(schedule("allreduce", "hierarchical", 16, nodes=nodes), network("infiniband"), 1 << 16)
+    assert done.exit_code == 0 and done.output.endswith(text_of(goal))
+
+
 def test_nodes_are_not_in_the_text(tmp_path):
     out = tmp_path / "x.goal"
     apart, together = (run("allreduce", "ring", "-p", 4, "--ranks-per-node", n, "--goal", out).output for n in (2, 4))
@@ -220,6 +236,7 @@ def test_nodes_are_not_in_the_text(tmp_path):
     (["alltoallv"], "so name an algorithm"), (["allreduce", "ring", "--root", 1], "has no root"),
     (["allreduce", "ring", "--network", "nowhere"], "presets are"),
     (["allreduce", "ring", "--size", "x"], "not a size"),
+    (["allreduce", "ring", "--tasks-per-node", "3"], "places 3 ranks, and -p is 4"),
     (["allreduce", "ring", "-n", 4], "the number of ranks is -p N"),
 ])  # fmt: skip
 def test_export_refuses_in_words(words, said):

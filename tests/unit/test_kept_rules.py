@@ -22,6 +22,7 @@ OTHERS = {
     "order": (NET, "allreduce", 12, False, CASE[4]),
     "placement": (*CASE[:4], by_blocks(12, 3)),
     "no placement": (*CASE[:4], None),
+    "a forced algorithm": (*CASE, "double_tree"),
 }
 
 

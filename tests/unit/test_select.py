@@ -6,15 +6,18 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from unit.every import EVERY, REDUCING
 
 from mpicoll.cost.network import network
 from mpicoll.errors import ArgumentError, ParameterError, PreconditionError, UnknownAlgorithm
+from mpicoll.schedules import registry
 from mpicoll.schedules.collectives import COLLECTIVES
-from mpicoll.schedules.registry import list_algorithms, parse_spec, registered
+from mpicoll.schedules.registry import find, list_algorithms, parse_spec, registered
 from mpicoll.schedules.schedule import Schedule
 from mpicoll.schedules.stencils import Stencil
+from mpicoll.selection.modelled import MARGIN, costs
 from mpicoll.selection.rules import HOST_RULES, LINK_RULES, MOVES_AS_CODES, ORDERED_RULES, RULES, WINDOW, Rule
 from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice, same_choice
 from mpicoll.selection.stencils import stencil_rules
@@ -214,6 +217,60 @@ def test_any_algorithm_can_be_asked_for_and_is_chunked_as_in_the_rules(entry):
     assert chosen(name, algorithms={name: entry.name}, chunk_bytes=512).chunk_bytes == 512
     for other in set(COLLECTIVES) - {name}:
         assert chosen(other, algorithms={name: entry.name}) == chosen(other)
+
+
+@pytest.mark.parametrize("spec", ["double_tree", "dual_root", "reduce_bcast(reduce=chain, bcast=chain)"])
+def test_forced_algorithms_take_their_best_chunks_of_the_model(spec):
+    net, nodes, sizes = network("infiniband"), on_hosts(8), np.array([8, 1 << 16, 1 << 20, 1 << 24])
+    forced, chunks = Overrides().merged({"allreduce": spec}, None, None, None), set()
+    for i, nbytes in enumerate(sizes.tolist()):
+        choice = choose("allreduce", nbytes, 8, True, forced, "mpi4py", nodes, (), net)
+        lines = costs(net, "allreduce", 8, True, nodes, sizes, spec)
+        us = next(us[i] for _, chunk, window, us in lines if (chunk, window) == (choice.chunk_bytes, choice.window))
+        assert us <= MARGIN * min(us[i] for *_, us in lines)
+        size = "whole" if choice.chunk_bytes is None else "in these chunks"
+        assert (choice.algorithm, choice.forced) == (spec, True)
+        assert choice.why == f"chosen by using(), {size} for the least time by the model of infiniband"
+        least, most = same_choice("allreduce", nbytes, 8, True, forced, nodes, (), net)
+        assert least <= nbytes <= most
+        for other in (least, most):
+            assert choose("allreduce", other, 8, True, forced, "mpi4py", nodes, (), net) == choice
+        chunks.add(choice.chunk_bytes)
+    assert None in chunks and len(chunks) > 1
+
+
+def test_forced_chunks_take_the_place_of_the_models():
+    net, nodes = network("infiniband"), on_hosts(8)
+    forced = Overrides().merged({"allreduce": "double_tree"}, 1000, None, None)
+    choice = choose("allreduce", 1 << 22, 8, True, forced, "mpi4py", nodes, (), net)
+    assert (choice.chunk_bytes, choice.why) == (1000, "chosen by using()")
+    assert same_choice("allreduce", 1 << 22, 8, True, forced, nodes, (), net) == (0, sys.maxsize)
+    forced = Overrides().merged({"allreduce": "double_tree"}, None, 7, None)
+    choice = choose("allreduce", 1 << 22, 8, True, forced, "mpi4py", nodes, (), net)
+    assert choice.chunk_bytes is not None and choice.window == 7
+
+
+def test_forced_algorithms_keep_fixed_chunks_that_are_nearly_as_fast():
+    """On a network measured in passing; there are no fixed chunks of others."""
+    net, nodes = replace(network("infiniband"), rough=True), on_hosts(8)
+    for spec, reason in (("chain", ""), ("binary_tree", ", in these chunks for the least time by the model")):
+        forced = Overrides().merged({"bcast": spec}, None, None, None)
+        choice = choose("bcast", 1 << 20, 8, True, forced, "mpi4py", nodes, (), net)
+        assert choice.chunk_bytes and choice.why.startswith(f"chosen by using(){reason}")
+        assert (choice == chosen("bcast", 1 << 20, 8, nodes=nodes, algorithms={"bcast": spec})) == (not reason)
+
+
+@pytest.mark.parametrize("case", [("allreduce", "mine"), ("allreduce", "quantized"), ("alltoallv", "bruck")])
+def test_forced_algorithms_that_the_model_does_not_know_keep_fixed_chunks(monkeypatch, case):
+    """Those of a program, those on codes, and calls whose bytes no rank knows."""
+    ring = find("allreduce", "ring")
+    monkeypatch.setitem(
+        registry._REGISTRY["allreduce"], "mine", replace(ring, name="mine", body=lambda p, rank: ring(p, rank))
+    )
+    forced = Overrides().merged(dict([case]), None, None, None)
+    with_model = choose(case[0], 1 << 24, 8, True, forced, "mpi4py", on_hosts(8), (), network("infiniband"))
+    assert with_model == chosen(case[0], 1 << 24, 8, nodes=on_hosts(8), algorithms=dict([case]))
+    assert with_model.why == "chosen by using()"
 
 
 @pytest.mark.parametrize("collective", HOST_RULES)

@@ -12,12 +12,8 @@ from unit.goal_player import Player, check_order, messages, read
 from mpicoll.cli import main
 from mpicoll.cost.goal import Goal
 from mpicoll.cost.network import Level, Network, network
-<<<<<<< HEAD
-from mpicoll.cost.simulation import COMPUTES, RECEIVES, Simulation
-=======
 from mpicoll.cost.placement import place
-from mpicoll.cost.simulation import Simulation
->>>>>>> h4
+from mpicoll.cost.simulation import COMPUTES, RECEIVES, Simulation
 from mpicoll.errors import ArgumentError
 from mpicoll.schedules.collectives import COLLECTIVES
 from mpicoll.schedules.grouping import by_blocks

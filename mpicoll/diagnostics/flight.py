@@ -40,7 +40,7 @@ from .history import History
 from .status import Answer
 
 LOG = logging.getLogger("mpicoll")
-MAGIC, FORMAT = 0x6D7069636F6C6C21, 2
+MAGIC, FORMAT = 0x6D7069636F6C6C21, 3
 PROCESS, RANK, SIZE, VALID, LENGTHS, WRITTEN, STARTED = 2, 3, 4, 5, 6, 8, 9  # words; LENGTHS has two
 HEADER, SLOTS, TEXT = 16, 8, 1 << 13
 TEXTS = 8 * (HEADER + SLOTS * NUMBERS)
@@ -195,11 +195,21 @@ class FlightRecord:
 
 def started(process: int) -> int:
     """Return when a process of this host started, in ticks, which tells it from later ones of its number; 0: gone."""
+    fields = _stat(process)
+    return 0 if not fields or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def is_stopped(process: int) -> bool:
+    """Return whether a signal or a debugger has stopped a process of this host."""
+    return _stat(process)[:1] in (["T"], ["t"])
+
+
+def _stat(process: int) -> list[str]:
+    """Return what the system says of a process, from its state on; an empty list if it is gone."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0
-    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+        return []
 
 
 def remove_old(directory: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +16,11 @@ from support import command
 from mpicoll.diagnostics import flight
 from mpicoll.diagnostics.counters import CALLS
 from mpicoll.diagnostics.flight import FlightRecord, Place
+from mpicoll.diagnostics.history import CommHistory
 from mpicoll.diagnostics.status import Answer, Failure
 from mpicoll.doctor import flight as reader
 from mpicoll.doctor.flight import Verdict
-from mpicoll.progress.operation import CallId
+from mpicoll.progress.operation import CallId, RecordedArguments
 
 ALL = "ranks 0-2"
 
@@ -137,6 +140,123 @@ def test_all_are_gone_and_one_had_begun_fewer_calls(run):
     assert report.lines[1] == "rank 1 has begun 7 calls on ranks 0-2, and ranks 0, 2 8"
 
 
+def test_all_were_killed_before_the_others_wrote_that_they_wait(run):
+    """Their histories say it."""
+    for rank, calls in enumerate((8, 7, 8)):
+        record, _ = run(rank, 7, pid=2**22 + 1)
+        of_comm = CommHistory(record.history, ALL, 1)
+        for call in range(1, calls + 1):
+            row = of_comm.begin(call, "Allreduce", "blocking", "ring", RecordedArguments(80, -1, "SUM"))
+            if call < 8:
+                of_comm.end(row)
+    report = judged(run)
+    assert report.verdict == Verdict.DEAD and len(report.lines) == 4
+    assert report.lines[1].startswith("rank 1 has not made this call: is gone: process ")
+    assert report.lines[1].endswith(f"(Allreduce (call 8) of {ALL})")
+
+
+def test_a_stopped_process_is_where_its_history_says(run):
+    """Its text is older than its calls."""
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        for rank in (0, 2):
+            run(rank, 8, (8, "Allreduce"))
+        record, _ = run(1, 7, (2, "Allreduce_init"), pid=child.pid)
+        record.words[flight.STARTED] = flight.started(child.pid)
+        assert f"rank 1: in Allreduce_init (call 2) on {ALL}, at a.py, line 1, in f" in judged(run).lines
+        child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        of_comm = CommHistory(record.history, ALL, 1)
+        of_comm.end(of_comm.begin(7, "Bcast", "blocking", "linear", RecordedArguments(80, 0)))
+        report = judged(run)
+        words = f"process {child.pid} is stopped"
+        who = f"rank 1 has not made this call: {words}"
+        assert report.lines[1] == f"{who}, last at a.py, line 1, in f (Allreduce (call 8) of {ALL})"
+        assert any(line.startswith(f"rank 1: {words}; last in Bcast (call 7 on {ALL}, done)") for line in report.lines)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_does_not_write(run):
+    for rank in (0, 2):
+        run(rank, 8, (8, "Allreduce"))
+    record, _ = run(1, 7)
+    record.words[flight.WRITTEN] -= int(9e9)
+    (line,) = (line for line in judged(run).lines if line.startswith("rank 1 has"))
+    words = f"process {os.getpid()} has not written for 9 s: native code keeps Python's lock, or no status thread runs"
+    assert line.startswith(f"rank 1 has not made this call: {words}, last at a.py")
+    assert not any("as of" in line for line in judged(run).lines)
+
+
+def crossing(run, rank, waits_on_second, pickled=""):
+    """A rank that waits in a call on one of two communicators, and has made none on the other."""
+    second = f"{ALL} (2)"
+    record, _ = run(rank, 0)
+    one = Answer(0 if waits_on_second else 8, [] if waits_on_second else [CallId(8, 0, "Allreduce")], inside=True)
+    two = Answer(3, [CallId(3, 0, "Bcast")], inside=True) if waits_on_second and not pickled else Answer(2, inside=True)
+    two.object_calls, two.object_call = int(bool(pickled)), pickled
+    record.write("here", [(CommState(Place(name, "0-2", -1)), answer) for name, answer in ((ALL, one), (second, two))])
+
+
+def test_communicators_in_different_order(run):
+    for rank in range(3):
+        crossing(run, rank, rank == 1)
+    report = judged(run)
+    assert report.verdict == Verdict.MISMATCH
+    waits = f"rank 1 waits in Bcast (call 3) of {ALL} (2)"
+    assert report.lines[1] == (
+        f"ranks 0, 2 wait in Allreduce (call 8) of {ALL}, {waits}: these ranks make their calls in different order"
+    )
+    assert not any("has not made" in line for line in report.lines)
+
+
+def test_a_lowercase_collective_and_another_call(run):
+    for rank in range(3):
+        crossing(run, rank, rank == 1, "bcast" * (rank == 1))
+    report = judged(run)
+    assert report.verdict == Verdict.MISMATCH
+    assert f"rank 1 waits in pickled bcast (call 1) of {ALL} (2)" in report.lines[1]
+
+
+def test_a_chain_of_waits_is_no_cycle(run):
+    """Rank 1 waits on the second communicator for a rank that waits for nothing."""
+    for rank in (0, 1):
+        crossing(run, rank, rank == 1)
+    record, _ = run(2, 0)
+    answers = [(CommState(Place(ALL, "0-2", -1)), Answer(7)), (CommState(Place(f"{ALL} (2)", "1-2", -1)), Answer(2))]
+    record.write("elsewhere", answers)
+    numbers = reader.read([run.directory])
+    del numbers[0].answers[f"{ALL} (2)"]
+    report = reader.judge(numbers, numbers)
+    assert report.verdict == Verdict.STALLED and "different order" not in " ".join(report.lines)
+
+
+@pytest.mark.parametrize("calls", [(1, 1, 0), (2, 2, 1)])
+def test_lowercase_collectives_that_a_rank_has_not_made(run, calls):
+    for rank, number in enumerate(calls):
+        record, _ = run(rank, 7)
+        answer = Answer(7, object_calls=number, object_call="gather" * (rank < 2))
+        record.write(f"line {rank}", [(CommState(Place(ALL, "0-2", -1)), answer)])
+    report = judged(run)
+    assert report.verdict == Verdict.STALLED
+    call = f"pickled gather (call {calls[0]})"
+    assert report.lines[1] == f"rank 2 has not made this call: now at line 2 ({call} of {ALL})"
+    assert report.lines[2] == f"rank 0: in {call} on {ALL}, at line 0"
+    record.write("later", [(CommState(Place(ALL, "0-2", -1)), Answer(7, object_calls=9))])
+    before = reader.read([run.directory])
+    record.write("later", [(CommState(Place(ALL, "0-2", -1)), Answer(7, object_calls=10))])
+    assert judged(run, before).verdict == Verdict.MOVING
+
+
+def test_of_different_calls_that_of_most_ranks_is_right(run):
+    run(0, 8, (8, "Bcast"))
+    for rank in (1, 2):
+        run(rank, 8, (8, "Allreduce"))
+    report = judged(run)
+    assert report.lines[1].startswith("rank 0 has made another call here: Bcast")
+
+
 def test_a_later_process_of_the_same_number_is_another_one(run):
     record, _ = run(0, 7)
     record.words[flight.STARTED] -= 1
@@ -179,7 +299,7 @@ def test_the_command(run):
 @pytest.mark.parametrize(("change", "words"), [
     (lambda path: path.write_bytes(b"x" * 100), "is no flight record"),
     (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is no flight record"),
-    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 2"),
+    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 3"),
 ], ids=["no record", "cut off", "another version"])  # fmt: skip
 def test_files_that_cannot_be_read(run, change, words):
     record, _ = run(0, 7)

@@ -216,20 +216,22 @@ def _bcast(ranks: Ranks) -> None:
     ranks.comm.Bcast(ranks.x[:COUNT], root=ranks.other)
 
 
-def _in_two_threads(first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    thread = threading.Thread(target=first, daemon=True)
+def _in_two_threads(ranks: Ranks, first: Callable[[], Any], second: Callable[[], Any]) -> None:
+    """Call the second function once a thread is in the call that the first makes."""
+    before, thread = ranks.comm._state.sequence, threading.Thread(target=first, daemon=True)
     thread.start()
-    time.sleep(0.3)
+    while ranks.comm._state.sequence == before:
+        time.sleep(0.01)
     second()
     thread.join()
 
 
 def threads_in_order(ranks: Ranks) -> None:
-    _in_two_threads(ranks.allreduce, lambda: _bcast(ranks))
+    _in_two_threads(ranks, ranks.allreduce, lambda: _bcast(ranks))
 
 
 def threads_in_another_order(ranks: Ranks) -> None:
-    _in_two_threads(lambda: _bcast(ranks), ranks.allreduce)
+    _in_two_threads(ranks, lambda: _bcast(ranks), ranks.allreduce)
 
 
 def nonblocking(ranks: Ranks) -> None:

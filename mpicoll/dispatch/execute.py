@@ -320,5 +320,6 @@ def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
         choice.rule or choice.why,
         call.name,
         received=prepared.plan.received_bytes if prepared.plan else 0,
+        root=call.recorded_arguments.root,
         times=times,
     )

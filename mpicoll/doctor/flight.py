@@ -10,7 +10,7 @@ import json
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -215,17 +215,17 @@ def judge(before: Sequence[Process], after: Sequence[Process]) -> Report:
     lines = [*_groups(after), *_absent(after)]
     dead = [process.rank for process in after if process.is_dead]
     streams = _streams(after)
-    differences, mismatch = _differences(after, streams)
+    first = history.differences({process.rank: process.history for process in after})
+    differences, mismatch = _differences(after, streams, first)
     if crossed := _crossed(streams):
         differences, mismatch = crossed, True
-    first = history.differences({process.rank: process.history for process in after})
-    differences, mismatch = first + differences, mismatch or bool(first)
+    differences, mismatch = [*first.values(), *differences], mismatch or bool(first)
     if dead:
         who = "all ranks are" if len(dead) == len(after) > 1 else _who(dead)
         return Report(Verdict.DEAD, [f"{who} gone", *differences, *lines], [*after])
     moved = {p.rank: (p.calls, p.object_calls) for p in before} != {p.rank: (p.calls, p.object_calls) for p in after}
     if moved:
-        return Report(Verdict.MOVING, ["calls begin and end", *first, *lines], [*after])
+        return Report(Verdict.MOVING, ["calls begin and end", *first.values(), *lines], [*after])
     if mismatch:
         return Report(Verdict.MISMATCH, ["the ranks made different calls", *differences, *lines], [*after])
     if any(answer.under_way for answers in streams.values() for answer in answers.values()):
@@ -247,9 +247,13 @@ def _streams(processes: Sequence[Process]) -> dict[Stream, dict[int, Answer]]:
 
 
 def _differences(
-    processes: Sequence[Process], streams: Mapping[Stream, Mapping[int, Answer]]
+    processes: Sequence[Process], streams: Mapping[Stream, Mapping[int, Answer]], explained: Container[str]
 ) -> tuple[list[str], bool]:
-    """Return why the calls in flight do not complete, and whether the ranks made calls that do not fit together."""
+    """Return why the calls in flight do not complete, and whether the ranks made calls that do not fit together.
+
+    explained: the communicators on which histories say in which call ranks first differed. What they do later follows
+    from that, and may blame the wrong ranks.
+    """
     lines, mismatch = [], False
     ranks = {process.rank: process for process in processes}
     for stream, answers in streams.items():
@@ -264,7 +268,10 @@ def _differences(
         reasons: dict[str, list[int]] = defaultdict(list)
         waited_for = [] if stream.is_of_objects else ranks[rank].waited_for.get(stream.name, [])
         for other, finding in find(call, others, waited_for, answers, failures).items():
-            mismatch |= "another call" in finding.what
+            is_another = "another call" in finding.what
+            mismatch |= is_another
+            if is_another and stream.name in explained and not stream.is_of_objects:
+                continue
             reasons[finding.what].append(other)
         lines += [f"{_who(who, 'has', 'have')} {what} ({call} of {stream.name})" for what, who in reasons.items()]
     return lines, mismatch

@@ -125,6 +125,7 @@ def _size(record: Record) -> int:
 def _facts(record: Record, ranks: tuple[int, ...]) -> dict[str, object]:
     facts: dict[str, object] = {"collective": record.collective, "form": record.form, "bytes": record.nbytes}
     facts |= {"algorithm": record.algorithm, "why": record.why}
+    facts |= {"root": ranks[record.root]} if record.root >= 0 else {}
     if record.algorithm != NATIVE:
         facts |= {"engine": record.engine, "chunk_bytes": record.chunk_bytes, "sent": record.bytes}
         facts |= {"received": record.received, "fast_path": record.fast_path}

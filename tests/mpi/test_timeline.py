@@ -96,6 +96,22 @@ def test_forms_communicators_and_native_calls(comm, ours, engine, tmp_path):
     assert records[0].times is None  # no timeline runs any more
 
 
+def test_roots_are_ranks_of_the_world(comm, ours, engine):
+    """On the slow path and on the fast one, on a communicator whose ranks are in another order, and by MPI's own."""
+    backwards = ours.Split(0, -comm.rank)
+    x, y = np.ones(100), np.empty(100)
+    with ours.using(engine=engine), ours.timeline() as timeline:
+        for _ in range(4):
+            backwards.Bcast(x, root=0)
+        with backwards.using(reduce="native"):
+            backwards.Reduce(x, y, root=P - 1)
+        backwards.Allreduce(x, y)
+    backwards.Free()
+    if comm.rank == 0:
+        found = {(event["name"], event["args"].get("root")) for event in slices(timeline, "collective")}
+        assert found == {("Bcast", P - 1), ("Reduce", 0), ("Allreduce", None)}
+
+
 def test_a_late_rank_is_named(comm, ours, tmp_path):
     x, y = np.ones(1000), np.empty(1000)
     with ours.using(allreduce="recursive_doubling"):

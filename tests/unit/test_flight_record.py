@@ -199,6 +199,21 @@ def crossing(run, rank, waits_on_second, pickled=""):
     record.write("here", [(CommState(Place(name, "0-2", -1)), answer) for name, answer in ((ALL, one), (second, two))])
 
 
+def test_calls_after_the_first_difference_blame_no_rank(run):
+    """Messages of calls that do not fit together let ranks go on in different ways; one that sleeps is still named."""
+    for rank, method in enumerate(("Allreduce", "Bcast", "Allreduce")):
+        calls = 9 if rank == 0 else 8
+        record, numbers = run(rank, calls, (calls, "Allreduce"), waited_for=(0,))
+        of_comm = CommHistory(record.history, ALL, 1)
+        of_comm.end(of_comm.begin(7, method, "blocking", "ring", RecordedArguments(80)))
+    report = judged(run)
+    assert report.verdict == Verdict.MISMATCH and "rank 1 made Bcast" in report.lines[1]
+    assert not any("another call" in line for line in report.lines)
+    record.write("late.py", [(CommState(Place(ALL, "0-2", 0)), Answer(7))])
+    numbers[CALLS] = 7
+    assert any(line.startswith("rank 2 has not made this call") for line in judged(run).lines)
+
+
 def test_communicators_in_different_order(run):
     for rank in range(3):
         crossing(run, rank, rank == 1)

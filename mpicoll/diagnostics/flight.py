@@ -49,6 +49,7 @@ BYTES = CALLS + history.BYTES
 INTERVAL = 0.1  # seconds between two texts at least
 OLD, MANY = 3600.0, 16  # seconds after which the record of a run that ended is removed; how many such runs may stay
 VARIABLE = "MPICOLL_RECORD"
+MEMORY, OF_USER = Path("/dev/shm"), "mpicoll-"  # where records are by default, and how the directory of a user begins
 RUNS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")  # by which the ranks of a run know each other
 
 
@@ -76,8 +77,14 @@ def base(environ: Mapping[str, str] = os.environ) -> Path | None:
     asked = environ.get(VARIABLE, "")
     if asked == "0":
         return None
-    memory = Path("/dev/shm")
-    return Path(asked).absolute() if asked else memory / f"mpicoll-{os.getuid()}" if memory.is_dir() else None
+    return Path(asked).absolute() if asked else MEMORY / f"{OF_USER}{os.getuid()}" if MEMORY.is_dir() else None
+
+
+def bases() -> list[Path]:
+    """Return the directories of the runs of all users, this one's first, as far as known."""
+    own = base()
+    others = [] if own is None or own.parent != MEMORY else sorted(MEMORY.glob(f"{OF_USER}*"))
+    return [*([own] if own is not None else []), *(path for path in others if path != own)]
 
 
 def run_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -124,6 +131,9 @@ class FlightRecord:
             finally:
                 os.close(file)
         except OSError as error:  # a full, read-only or foreign directory
+            if self.path is not None:
+                with suppress(OSError):
+                    self.path.unlink()
             self.path = None
             if is_named:
                 LOG.warning("no flight record is kept in %s: %s", directory, error.strerror)

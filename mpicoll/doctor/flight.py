@@ -144,12 +144,16 @@ class Report:
     processes: list[Process]
 
 
-def runs(base: Path | None) -> list[Path]:
-    """Return the directories of runs, the last one first."""
-    if base is None or not base.is_dir():
-        return []
-    with_records = [path for path in base.iterdir() if path.is_dir() and any(path.iterdir())]
-    return sorted(with_records, key=lambda path: -max(file.stat().st_mtime for file in path.iterdir()))
+def runs(bases: Iterable[Path]) -> list[Path]:
+    """Return the directories of runs that this user may read, the last one first."""
+    written: list[tuple[float, Path]] = []
+    for base in bases:
+        with suppress(OSError):  # there is none, or it is another user's
+            for run in base.iterdir():
+                with suppress(OSError):
+                    if times := [file.stat().st_mtime for file in run.iterdir()]:
+                        written.append((max(times), run))
+    return [run for _, run in sorted(written, reverse=True)]
 
 
 def read(directories: Iterable[Path]) -> list[Process]:

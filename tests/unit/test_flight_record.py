@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +149,7 @@ def test_all_were_killed_before_the_others_wrote_that_they_wait(run):
     """Their histories say it."""
     for rank, calls in enumerate((8, 7, 8)):
         record, _ = run(rank, 7, pid=2**22 + 1)
+        record.write("", [])
         of_comm = CommHistory(record.history, ALL, 1)
         for call in range(1, calls + 1):
             row = of_comm.begin(call, "Allreduce", "blocking", "ring", RecordedArguments(80, -1, "SUM"))
@@ -224,6 +230,20 @@ def test_communicators_in_different_order(run):
         f"ranks 0, 2 wait in Allreduce (call 8) of {ALL}, {waits}: these ranks make their calls in different order"
     )
     assert not any("has not made" in line for line in report.lines)
+
+
+@pytest.mark.parametrize("change", ["computes", "has both in flight"])
+def test_calls_in_flight_that_a_rank_does_not_wait_in(run, change):
+    """Rank 1 has started a nonblocking call and computes, or nobody knows for which of its calls it waits."""
+    for rank in range(3):
+        crossing(run, rank, rank == 1)
+    processes = reader.read([run.directory])
+    for name, answer in processes[1].answers.items():
+        answer.inside = change != "computes"
+        if change != "computes" and name == ALL:
+            answer.under_way = [CallId(9, 0, "Ibcast")]
+    report = reader.judge(processes, processes)
+    assert "different order" not in " ".join(report.lines)
 
 
 def test_a_lowercase_collective_and_another_call(run):
@@ -379,6 +399,87 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path, monkeypatch, capl
     assert record.memory is None and "no flight record is kept in" in caplog.text
     numbers, slot = record.numbers()
     assert slot == -1 and not numbers.any()
+
+
+@contextmanager
+def as_another_user():
+    """Be a user who owns nothing, if this one is root, whom no mode keeps out."""
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """A directory of records that all users can reach."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv(flight.VARIABLE, folder)
+        yield Path(folder)
+
+
+def test_a_run_of_another_user(run, shared):
+    """Its directory or its files refuse; a run of one's own beside it is still found."""
+    run.directory.mkdir()
+    run(0, 7)
+    theirs, mine = shared / "parent-12", shared / "parent-13"
+    for folder in (theirs, mine):
+        shutil.copytree(run.directory, folder)
+    shutil.rmtree(shared / run.directory.name)
+    (file,) = theirs.iterdir()
+    assert "parent-12: moving" in command.good("status", "--wait", "0", theirs)
+    theirs.chmod(0)
+    for path in (mine, *mine.iterdir()):
+        path.chmod(0o755)
+    with as_another_user():
+        assert command.refused("status", theirs) == f"mpicoll status: {theirs} cannot be used: Permission denied"
+        told = command.refused("status", "--job", "12")
+        assert told == "mpicoll status: no run 12 has records on this host that you may read; there are parent-13"
+        assert "parent-13: moving" in command.good("status", "--wait", "0")
+    theirs.chmod(0o755)
+    file.chmod(0)
+    with as_another_user():
+        assert command.refused("status", theirs) == f"mpicoll status: {file} cannot be used: Permission denied"
+
+
+def test_root_finds_the_runs_of_all_users_by_their_job(run, tmp_path, monkeypatch):
+    run(0, 7)
+    monkeypatch.delenv(flight.VARIABLE)
+    monkeypatch.setattr(flight, "MEMORY", tmp_path / "memory")
+    other = tmp_path / "memory" / f"{flight.OF_USER}12345"
+    other.mkdir(parents=True)
+    run.directory.rename(other / "77-0")
+    assert "77-0: moving" in command.good("status", "--wait", "0", "--job", "77")
+    assert "no run of yours has records" in command.refused("status")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_full_directory(tmp_path, monkeypatch, caplog, is_named):
+    """No file is left in it, and only a directory that the user named is worth a warning."""
+    monkeypatch.setattr(flight, "MEMORY", tmp_path)
+    monkeypatch.setenv(flight.VARIABLE, str(tmp_path / "named") if is_named else "")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    record = FlightRecord()
+    record.open()
+    assert record.memory is None and not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert ("No space left on device" in caplog.text) == is_named
+    record.write("here", [])
+
+
+def test_a_read_only_directory(shared, caplog):
+    shared.chmod(0o555)
+    with as_another_user():
+        record = FlightRecord()
+        record.open()
+    assert record.memory is None and "Permission denied" in caplog.text
 
 
 def test_records_are_turned_off(monkeypatch):

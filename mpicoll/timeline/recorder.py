@@ -86,7 +86,7 @@ class Recorder:
         calls = []
         for sink, record in reversed(self.calls):  # the last start of each persistent collective is known
             start = starts[sink][record.sequence] if record.form == PERSISTENT else 0
-            starts[sink][record.sequence] -= 1
+            starts[sink][record.sequence] -= record.form == PERSISTENT
             calls.append(sink.call(record, start, correction))
         return calls[::-1]
 
@@ -101,7 +101,8 @@ class Sink:
     def append(self, record: Record) -> None:
         """Keep one record."""
         if record.times is not None:
-            self.starts[record.sequence] += 1
+            if record.form == PERSISTENT:
+                self.starts[record.sequence] += 1
             self.recorder.add(self, record)
 
     def call(self, record: Record, start: int, correction: Correction) -> Call:

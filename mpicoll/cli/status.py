@@ -32,10 +32,10 @@ def status(
         mpicoll status --job 1234           of a job, on one of its nodes
         mpicoll status DIRECTORY...         records that MPICOLL_RECORD=DIRECTORY named, or that were copied from hosts
 
-    Every process that uses mpicoll keeps a record in memory, in a file of the host's /dev/shm that its user alone can
-    read, and removes it as it ends. It says how many calls the rank has begun on each communicator, which are in
-    flight, which line its program is at, and what its last 1,024 calls were; a rank that is killed or stuck leaves it
-    as it was. MPICOLL_RECORD=0 turns it off.
+    Every process that uses mpicoll keeps a record in memory, in a file of the host's /dev/shm that its user and root
+    alone can read, and removes it as it ends. It says how many calls the rank has begun on each communicator, which are
+    in flight, which line its program is at, and what its last 1,024 calls were; a rank that is killed or stuck leaves
+    it as it was. MPICOLL_RECORD=0 turns it off.
 
     Exit status: 0 if calls move or none is in flight, 1 if they have stalled, 2 if the ranks made different calls, 3 if
     a rank is gone.
@@ -43,12 +43,12 @@ def status(
     import mpi4py
 
     mpi4py.rc.initialize = False  # only modules that import it are needed
-    from ..diagnostics.flight import base
+    from ..diagnostics.flight import bases
     from ..doctor import flight, history, torch_dump
 
     with asking():
         try:
-            places = [Path(name) for name in directories] or [_run(flight.runs(base()), job)]
+            places = [Path(name) for name in directories] or [_run(flight.runs(bases() if job else bases()[:1]), job)]
             before = flight.read(places)
             time.sleep(wait)
             report = flight.judge(before, flight.read(places))
@@ -83,5 +83,6 @@ def _run(runs: list[Path], job: str | None) -> Path:
     chosen = [run for run in runs if job is None or is_wanted(run.name)]
     if not chosen:
         here = f"; there are {', '.join(names)}" if names else ""
-        raise ValueError(f"no run {job or 'of yours'} has records on this host{here}")
+        whose = f"{job} has records on this host that you may read" if job else "of yours has records on this host"
+        raise ValueError(f"no run {whose}{here}")
     return chosen[0]

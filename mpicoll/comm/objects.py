@@ -1,4 +1,4 @@
-"""Define the lowercase collectives of Python objects: mpi4py's own, compared between ranks in check mode."""
+"""Define the lowercase collectives of Python objects: mpi4py's own, counted, in check mode compared."""
 
 from __future__ import annotations
 
@@ -23,18 +23,24 @@ class Objects(MPI.Intracomm):
         self.Barrier()
 
 
-def _compared(name: str) -> Any:
+def _counted(name: str) -> Any:
     native = getattr(MPI.Intracomm, name)
 
     @wraps(native)
     def method(self: Objects, *arguments: Any, **options: Any) -> Any:
         state = self._state
-        if state is not None and state.settings.check and not state.freed:
+        if state is None or state.freed:
+            return native(self, *arguments, **options)
+        if state.settings.check:
             check_mode.compare_objects(state, name)
-        return native(self, *arguments, **options)
+        state.object_calls, state.object_call = state.object_calls + 1, name
+        try:
+            return native(self, *arguments, **options)
+        finally:
+            state.object_call = ""
 
     return method
 
 
 for _name in NAMES:
-    setattr(Objects, _name, _compared(_name))
+    setattr(Objects, _name, _counted(_name))

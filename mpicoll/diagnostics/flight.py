@@ -40,7 +40,7 @@ from .history import History
 from .status import Answer
 
 LOG = logging.getLogger("mpicoll")
-MAGIC, FORMAT = 0x6D7069636F6C6C21, 2
+MAGIC, FORMAT = 0x6D7069636F6C6C21, 3
 PROCESS, RANK, SIZE, VALID, LENGTHS, WRITTEN, STARTED = 2, 3, 4, 5, 6, 8, 9  # words; LENGTHS has two
 HEADER, SLOTS, TEXT = 16, 8, 1 << 13
 TEXTS = 8 * (HEADER + SLOTS * NUMBERS)
@@ -49,6 +49,7 @@ BYTES = CALLS + history.BYTES
 INTERVAL = 0.1  # seconds between two texts at least
 OLD, MANY = 3600.0, 16  # seconds after which the record of a run that ended is removed; how many such runs may stay
 VARIABLE = "MPICOLL_RECORD"
+MEMORY, OF_USER = Path("/dev/shm"), "mpicoll-"  # where records are by default, and how the directory of a user begins
 RUNS = ("SLURM_JOB_ID", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID")  # by which the ranks of a run know each other
 
 
@@ -76,8 +77,14 @@ def base(environ: Mapping[str, str] = os.environ) -> Path | None:
     asked = environ.get(VARIABLE, "")
     if asked == "0":
         return None
-    memory = Path("/dev/shm")
-    return Path(asked).absolute() if asked else memory / f"mpicoll-{os.getuid()}" if memory.is_dir() else None
+    return Path(asked).absolute() if asked else MEMORY / f"{OF_USER}{os.getuid()}" if MEMORY.is_dir() else None
+
+
+def bases() -> list[Path]:
+    """Return the directories of the runs of all users, this one's first, as far as known."""
+    own = base()
+    others = [] if own is None or own.parent != MEMORY else sorted(MEMORY.glob(f"{OF_USER}*"))
+    return [*([own] if own is not None else []), *(path for path in others if path != own)]
 
 
 def run_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -124,6 +131,9 @@ class FlightRecord:
             finally:
                 os.close(file)
         except OSError as error:  # a full, read-only or foreign directory
+            if self.path is not None:
+                with suppress(OSError):
+                    self.path.unlink()
             self.path = None
             if is_named:
                 LOG.warning("no flight record is kept in %s: %s", directory, error.strerror)
@@ -195,11 +205,21 @@ class FlightRecord:
 
 def started(process: int) -> int:
     """Return when a process of this host started, in ticks, which tells it from later ones of its number; 0: gone."""
+    fields = _stat(process)
+    return 0 if not fields or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def is_stopped(process: int) -> bool:
+    """Return whether a signal or a debugger has stopped a process of this host."""
+    return _stat(process)[:1] in (["T"], ["t"])
+
+
+def _stat(process: int) -> list[str]:
+    """Return what the system says of a process, from its state on; an empty list if it is gone."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0
-    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+        return []
 
 
 def remove_old(directory: Path) -> None:

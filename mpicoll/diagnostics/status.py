@@ -14,7 +14,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from types import FrameType
 from typing import NamedTuple
 
 import mpi4py
@@ -28,6 +29,9 @@ RECENT = 8  # errors in an answer
 LINES = 8  # of a report on other ranks
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OWN_FILES = _PACKAGE, os.path.dirname(os.path.abspath(mpi4py.__file__)) + os.sep
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep
+THREADS = 3  # besides the main one, in a location
 _ENTRANCES = tuple(
     os.path.join(_PACKAGE, *module)
     for module in (("comm", "methods.py"), ("comm", "requests.py"), ("comm", "persistent.py"), ("torch", "calls.py"))
@@ -58,6 +62,8 @@ class Answer:
     `started`: how often each persistent collective was started. `failures`: the last ones, in order. `location`: the
     line that its program is at. `inside`: whether that is in a call of mpicoll, which need not be in flight yet.
     `ended`: how the program ended, empty if it runs. `recovery`: the Agree or Shrink that it is in, if any.
+    `object_calls`: how many lowercase collectives it has begun. `object_call`: the one that it is in. `silence`: why
+    the rest is old.
     """
 
     calls: int
@@ -68,6 +74,9 @@ class Answer:
     inside: bool = False
     ended: str = ""
     recovery: str = ""
+    object_calls: int = 0
+    object_call: str = ""
+    silence: str = ""
 
     def pack(self) -> bytes:
         """Return the answer as bytes."""
@@ -81,6 +90,12 @@ class Answer:
         fields["failures"] = [Failure(*values) for values in fields["failures"]]
         fields["started"] = {int(call): starts for call, starts in fields["started"].items()}
         return cls(**fields)
+
+    def of_objects(self) -> Answer:
+        """Return the status as far as lowercase collectives go, with these as the calls."""
+        active = [CallId(self.object_calls, 0, f"pickled {self.object_call}")] if self.object_call else []
+        inside = bool(active)
+        return replace(self, calls=self.object_calls, under_way=active, started={}, failures=[], inside=inside)
 
     def has_made(self, call_id: CallId) -> bool:
         """Return whether this rank has made such a call, or started such a request."""
@@ -108,12 +123,47 @@ class Answer:
 
 
 def location() -> tuple[str, bool]:
-    """Return where the main thread is in the user's program, and whether that is a call of mpicoll."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    stack = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
-    del frame  # in the main thread it is this function's own, and would keep itself and all buffers of its callers
-    entered = [i for i, (file, _, _) in enumerate(stack) if file in _ENTRANCES]
+    """Return where the threads are in the user's program, and whether the main one is in a call of mpicoll.
+
+    The main thread comes first, and then THREADS others that are in the program.
+    """
+    frames = sys._current_frames()
+    main = threading.main_thread().ident or 0
+    where, is_inside = _where(frames[main]) if main in frames else (None, False)
+    others: list[str] = []
+    for thread in threading.enumerate():
+        is_other = thread.ident != main and thread.ident in frames
+        there, _ = _where(frames[thread.ident or 0]) if is_other else (None, False)
+        if there and not _is_library(there.file) and len(others) < THREADS:
+            name = thread.name if thread.name.isprintable() else "?"
+            others.append(f"; thread {name} at {there}")
+    frames.clear()
+    return f"{where or ''}{''.join(others)}", is_inside
+
+
+class Place(NamedTuple):
+    """A line of the program."""
+
+    file: str
+    line: int | None
+    function: str
+
+    def __str__(self) -> str:
+        return at_line(*self)
+
+
+def _where(frame: FrameType) -> tuple[Place | None, bool]:
+    """Return the line at which a thread is in the program, and whether that is a call of mpicoll."""
+    stack = [Place(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
+    del frame  # in the calling thread it is this function's own, and would keep itself and all buffers of its callers
+    entered = [i for i, place in enumerate(stack) if place.file in _ENTRANCES]
     return _innermost(stack[entered[-1] :] if entered else stack), bool(entered)
+
+
+def _is_library(file: str) -> bool:
+    """Return whether a file is of Python's standard library, of mpicoll or of mpi4py."""
+    is_standard = file.startswith((_STANDARD_LIBRARY, "<frozen ")) and not any(part in file for part in _INSTALLED)
+    return is_standard or file.startswith(OWN_FILES)
 
 
 def last_error() -> BaseException | None:
@@ -126,7 +176,7 @@ def ending(error: BaseException | None) -> str:
     if error is None:
         return "reached the end of the program"
     frames = reversed(traceback.extract_tb(error.__traceback__))
-    where = _innermost((f.filename, f.lineno, f.name) for f in frames)
+    where = _innermost(Place(f.filename, f.lineno, f.name) for f in frames)
     return f"ended with {describe(error)}{f' ({where})' if where else ''}"
 
 
@@ -139,12 +189,10 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}{f': {words}' if words else ''}"[:LONG]
 
 
-def _innermost(frames: Iterable[tuple[str, int | None, str]]) -> str:
-    """Return the first of these frames that is neither mpicoll's nor mpi4py's."""
-    for file, line, name in frames:
-        if not file.startswith(OWN_FILES):
-            return at_line(file, line, name)
-    return ""
+def _innermost(places: Iterable[Place]) -> Place | None:
+    """Return the first of these places that is in no library, or else the first that is in the standard one."""
+    outside = [place for place in places if not place.file.startswith(OWN_FILES)]
+    return next((place for place in outside if not _is_library(place.file)), outside[0] if outside else None)
 
 
 def at_line(file: str, line: int | None, name: str) -> str:
@@ -252,4 +300,5 @@ def _collective(name: str) -> str:
 
 def _now(answer: Answer) -> str:
     inside = f"in {answer.under_way[0]}, " if answer.under_way else ""
-    return answer.ended or f"now {inside}at {answer.location}"
+    where = f" {inside}at {answer.location}" if answer.location else ""
+    return answer.ended or (f"{answer.silence}{', last' if where else ''}{where}" if answer.silence else f"now{where}")

@@ -57,6 +57,8 @@ class Watched(Protocol):
     place: Place | None
     waited_for: tuple[int, ...]
     recovery_call: RecoveryCall | None
+    object_calls: int
+    object_call: str
 
     def is_checked(self, sequence: int) -> bool:
         """Return whether the ranks compare that call."""
@@ -127,6 +129,8 @@ def answer(state: Watched, known: tuple[str, bool] | None = None) -> Answer:
         inside,
         ending(STATUS_THREAD.error) if STATUS_THREAD.is_exiting else "",
         state.recovery_call.name if state.recovery_call is not None else "",
+        state.object_calls,
+        state.object_call,
     )
 
 

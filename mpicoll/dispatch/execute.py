@@ -176,7 +176,7 @@ class ActiveCall:
             assert self.execution is not None
             times = self.clock.times(self.execution.events())
             call_record = record(self.call, self.sequence, self.execution.progress, times)
-            self.state.record(replace(call_record, fast_path=self.fast_path))
+            self.state.record(call_record.with_values(fast_path=self.fast_path))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.state.scratch.take(nbytes) if nbytes else None
@@ -320,5 +320,6 @@ def record(call: Call, sequence: int, progress: tuple[int, int, int] = (0, 0, 0)
         choice.rule or choice.why,
         call.name,
         received=prepared.plan.received_bytes if prepared.plan else 0,
+        root=call.recorded_arguments.root,
         times=times,
     )

@@ -142,19 +142,19 @@ def _at(lines: Sequence[object], number: int) -> object:
     return lines[number] if number < len(lines) else None
 
 
-def differences(histories: Mapping[int, Sequence[Row]]) -> list[str]:
-    """Return for each communicator on which ranks made different calls the first of these, and where each rank was."""
+def differences(histories: Mapping[int, Sequence[Row]]) -> dict[str, str]:
+    """Return by communicator on which ranks made different calls the first of these, and where each rank was."""
     calls: dict[str, dict[tuple[int, int], dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
     for rank, its_rows in histories.items():
         for row in its_rows:
             if UNKNOWN not in (row.communicator, row.method):
                 calls[row.communicator][row.call, row.start].setdefault(rank, row)
-    lines = []
+    lines = {}
     for communicator, by_number in sorted(calls.items()):
         for (call, start), by_rank in sorted(by_number.items()):
             if len({row.passed for row in by_rank.values()}) > 1:
                 which = f"call {call}{f', start {start}' if start else ''} on {communicator}"
-                lines.append(f"{which} is the first in which ranks differ: {_who_made_which(by_rank)}")
+                lines[communicator] = f"{which} is the first in which ranks differ: {_who_made_which(by_rank)}"
                 break
     return lines
 

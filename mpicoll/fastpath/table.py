@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ class CachedCall:
         if self.any_counts is not None:
             plan = self.execution.plan
             did |= {"nbytes": self.any_counts.call_bytes, "lanes": plan.lanes, "received": plan.received_bytes}
-        return replace(self.record, fast_path=True, **did)
+        return self.record.with_values(fast_path=True, **did)
 
 
 class Stats(NamedTuple):

@@ -109,6 +109,7 @@ class CommState:
         self.any_form = False  # whether a call may be blocking on one rank and nonblocking on another
         self.last_checked: Operation | None = None
         self.waited_for: tuple[int, ...] = ()  # the ranks that the first call in flight waits for, if it has stalled
+        self.object_calls, self.object_call = 0, ""  # lowercase collectives begun, and the name of the one in progress
         self.recovery_call: watchdog.RecoveryCall | None = None
         self.place = RECORD.place(self.comm, slot)
         self.history = CommHistory(RECORD.history, *(self.place.name, self.place.number) if self.place else ("", 0))

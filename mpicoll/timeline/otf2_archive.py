@@ -23,7 +23,7 @@ from .match import UNMATCHED
 from .read import Part, TimelineFile
 from .trace_events import COLLECTIVE, MESSAGE, PROGRAM, SPAN, track_name
 
-OPERATIONS = {  # those without a root, which a file does not say
+OPERATIONS = {
     "barrier": CollectiveOp.BARRIER,
     "allgather": CollectiveOp.ALLGATHER,
     "allgatherv": CollectiveOp.ALLGATHERV,
@@ -34,6 +34,14 @@ OPERATIONS = {  # those without a root, which a file does not say
     "reduce_scatter": CollectiveOp.REDUCE_SCATTER,
     "scan": CollectiveOp.SCAN,
     "exscan": CollectiveOp.EXSCAN,
+}
+ROOTED = {
+    "bcast": CollectiveOp.BCAST,
+    "scatter": CollectiveOp.SCATTER,
+    "scatterv": CollectiveOp.SCATTERV,
+    "gather": CollectiveOp.GATHER,
+    "gatherv": CollectiveOp.GATHERV,
+    "reduce": CollectiveOp.REDUCE,
 }
 ROLES = {
     COLLECTIVE: (RegionRole.COLL_OTHER, Paradigm.MPI),
@@ -80,6 +88,10 @@ def _refuse_damaged(recorded: TimelineFile, ranks: Sequence[int], origin: float,
                 peer in ranks and 0 <= nbytes < MOST_BYTES and 0 <= number < MOST_MESSAGES
             ):
                 raise TimelineError(f"{recorded.path} has a message that is none: {[peer, nbytes, number]}")
+    for of_call in recorded.calls.values():
+        members = {part.rank for part in of_call}
+        if roots := {part.facts["root"] for part in of_call if "root" in part.facts} - members:
+            raise TimelineError(f"{recorded.path} has a root that is no rank of its call: {min(roots)}")
 
 
 def _locations(definitions: Any, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Any]:
@@ -114,7 +126,8 @@ class _Tracer:
         members: dict[str, set[int]] = defaultdict(set)
         for (name, *_), parts in recorded.calls.items():
             members[name] |= {part.rank for part in parts}
-        self.comms = {name: self._comm(name, sorted(ranks)) for name, ranks in members.items()}
+        self.members = {name: sorted(ranks) for name, ranks in members.items()}
+        self.comms = {name: self._comm(name, ranks) for name, ranks in self.members.items()}
         self.algorithm = definitions.attribute("algorithm", type=Type.STRING)
 
     def _comm(self, name: str, ranks: Any) -> Any:
@@ -139,8 +152,10 @@ class _Tracer:
             if number != UNMATCHED:
                 yield "mpi_recv", self.places[peer], self.world, number, nbytes
         if (operation := _operation(kind, part)) is not None:
-            comm, nbytes = self.comms[part.facts["communicator"]], min(max(0, part.facts["bytes"]), MOST_BYTES)
-            yield "mpi_collective_end", operation, comm, Undefined.UINT32.value, nbytes, nbytes
+            name, root = part.facts["communicator"], part.facts.get("root")
+            place = Undefined.UINT32.value if root is None else self.members[name].index(root)
+            sizes = [min(max(0, part.facts.get(key, part.facts["bytes"])), MOST_BYTES) for key in ("sent", "received")]
+            yield "mpi_collective_end", operation, self.comms[name], place, *sizes
         yield "leave", self._region(kind, part)
 
     def _region(self, kind: str, part: Part) -> Any:
@@ -150,7 +165,7 @@ class _Tracer:
 
 
 def _operation(kind: str, part: Part) -> Any:
-    """Return the operation of a blocking collective, or None."""
+    """Return the operation of a blocking collective; None for other parts, and for a rooted one without its root."""
     if kind != COLLECTIVE or part.facts["form"] != "blocking":
         return None
-    return OPERATIONS.get(part.facts["collective"])
+    return (ROOTED if "root" in part.facts else OPERATIONS).get(part.facts["collective"])

@@ -28,6 +28,7 @@ _FACTS: dict[str, Types] = {"communicator": {str}, "call": {int}, "start": {int}
 _KEY = itemgetter(*_FACTS)
 _TEXTS: dict[str, Types] = {key: {str} for key in ("collective", "form", "algorithm")}
 _OF_CATEGORY = {MESSAGE: _FACTS, COLLECTIVE: {**_FACTS, **_TEXTS, "bytes": {int}, "exposed_us": NUMBER}}
+_OPTIONAL = ("root", "sent", "received")  # numbers that not every call has
 _OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "unmatched_messages"}
 
 
@@ -158,6 +159,8 @@ def _parts(events: Sequence[dict[str, Any]], category: str) -> list[Part]:
     if category == MESSAGE:
         _check_messages(facts)
     if category == COLLECTIVE:
+        for name in _OPTIONAL:
+            _require(name, [values[name] for values in facts if name in values], {int})
         texts = [values[name] for values in facts for name in ("communicator", *_TEXTS)]
         if not all(map(str.isprintable, (*names, *texts))):
             raise ValueError("a name has characters that control a terminal")

@@ -86,7 +86,7 @@ class Recorder:
         calls = []
         for sink, record in reversed(self.calls):  # the last start of each persistent collective is known
             start = starts[sink][record.sequence] if record.form == PERSISTENT else 0
-            starts[sink][record.sequence] -= 1
+            starts[sink][record.sequence] -= record.form == PERSISTENT
             calls.append(sink.call(record, start, correction))
         return calls[::-1]
 
@@ -101,7 +101,8 @@ class Sink:
     def append(self, record: Record) -> None:
         """Keep one record."""
         if record.times is not None:
-            self.starts[record.sequence] += 1
+            if record.form == PERSISTENT:
+                self.starts[record.sequence] += 1
             self.recorder.add(self, record)
 
     def call(self, record: Record, start: int, correction: Correction) -> Call:
@@ -125,6 +126,7 @@ def _size(record: Record) -> int:
 def _facts(record: Record, ranks: tuple[int, ...]) -> dict[str, object]:
     facts: dict[str, object] = {"collective": record.collective, "form": record.form, "bytes": record.nbytes}
     facts |= {"algorithm": record.algorithm, "why": record.why}
+    facts |= {"root": ranks[record.root]} if record.root >= 0 else {}
     if record.algorithm != NATIVE:
         facts |= {"engine": record.engine, "chunk_bytes": record.chunk_bytes, "sent": record.bytes}
         facts |= {"received": record.received, "fast_path": record.fast_path}

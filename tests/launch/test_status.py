@@ -2,166 +2,80 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from itertools import pairwise
 
-import launcher
+import faults
 import pytest
 
-from mpicoll.doctor import flight
-
 PROGRAM = """\
-import ctypes, os, signal, sys, time
 import numpy as np
 from mpi4py import MPI
 import mpicoll
 
 comm = mpicoll.Comm(MPI.COMM_WORLD)
 x, y = np.ones(10), np.empty(10)
-for _ in range(7):
-    comm.Allreduce(x, y)
-time.sleep(0.5)                             # so that the records are written
-
-
-def differ(how):
-    if how == "sleeps":
-        time.sleep(60)
-    if how == "keeps the lock":
-        ctypes.PyDLL(None).sleep(60)
-    if how == "is stopped":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if how == "is killed":
-        time.sleep(0.5)                     # the launcher kills the others then: they are in their call by now
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "calls another":
-        comm.Bcast(x, root=2)               # rank 2 sends to rank 0 alone meanwhile
-    if how == "receives":
-        comm.recv(source=0)
-    if how == "raises":
-        raise ValueError("no data")
-    if how == "another root":
-        comm.Bcast(x, root=1)
-    if how == "another operator":
-        comm.Allreduce(x, y, MPI.MAX)
-
-
-with comm.using(allreduce="ring", bcast="linear"):
-    if comm.rank == 1:
-        differ(sys.argv[1])
-    elif sys.argv[1] == "another root":
-        comm.Bcast(x, root=0)
-    elif sys.argv[1] == "another operator":
-        comm.Allreduce(x, y)
+with comm.using(allreduce="ring"):
     while True:
         comm.Allreduce(x, y)
-        if sys.argv[1] in ("moves", "another root", "another operator"):
-            time.sleep(0.1)
 """
-FIRST = "call 8 on ranks 0-2 is the first in which ranks differ: "
-NOT_MADE = "rank 1 has not made this call: "
-HOW = {
-    "sleeps": ("stalled", NOT_MADE + "now at program.py, line 15, in differ"),
-    "keeps the lock": ("stalled", NOT_MADE + "now at program.py, line "),
-    "is stopped": ("stalled", NOT_MADE + "now at program.py, line "),
-    "is killed": ("dead", NOT_MADE + "is gone: process "),
-    "calls another": ("mismatch", "rank 1 has made another call here"),
-    "receives": ("stalled", NOT_MADE + "now at program.py, line 26, in differ"),
-    "raises": ("stalled", NOT_MADE + "ended with ValueError: no data"),
-    "moves": ("moving", "calls begin and end"),
-    "another root": ("moving", FIRST),
-    "another operator": ("moving", FIRST),
-}
-REASONS = {
-    "another root": f"{FIRST}ranks 0, 2 made Bcast of 80 bytes, root 0, by linear, at program.py, line 39, "
-    "in <module>; rank 1 made Bcast of 80 bytes, root 1, by linear, at program.py, line 30, in differ",
-    "another operator": f"{FIRST}ranks 0, 2 made Allreduce of 80 bytes, SUM, by ring, at program.py, line 41, "
-    "in <module>; rank 1 made Allreduce of 80 bytes, MAX, by ring, at program.py, line 32, in differ",
-    "calls another": f"{FIRST}ranks 0, 2 made Allreduce of 80 bytes, SUM, by ring, at program.py, line 43, "
-    "in <module>; rank 1 made Bcast of 80 bytes, root 2, by linear, at program.py, line 24, in differ",
-    "is killed": "; last in Allreduce (call 7 on ranks 0-2, done), at program.py, line 9, in <module>",
-}
+SAMPLE = (
+    "sleeps", "sleeps with Python's lock", "stopped", "killed", "raises", "calls another collective", "another root",
+    "another operator", "another count", "sleeps, others in a pickled collective", "receives",
+    "communicators in another order", "a thread sleeps", "threads in another order",
+    "a persistent call is not started",
+)  # fmt: skip
 
 
-@pytest.fixture
-def started(tmp_path):
-    """Starts the program on three ranks, with records in a directory of the test."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    processes = []
-
-    def start(how):
-        command = launcher.command(3, ["python", str(tmp_path / "program.py"), how])
-        environment = launcher.environment({"MPICOLL_RECORD": str(tmp_path / "records")})
-        quiet = subprocess.DEVNULL
-        processes.append(subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet, start_new_session=True))
-
-    yield start
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    with suppress(ValueError, OSError):  # mpiexec may have put the ranks into sessions of their own
-        for rank in flight.read((tmp_path / "records").iterdir()):
-            if rank.is_alive:
-                os.kill(rank.pid, signal.SIGKILL)
+QUICK = pytest.param("sleeps", marks=pytest.mark.quick)
 
 
-def status(tmp_path):
-    """Return the command's output and exit status."""
-    directories = list((tmp_path / "records").glob("*")) if (tmp_path / "records").exists() else []
-    command = [sys.executable, "-m", "mpicoll", "status", "--json", "--wait", "0.7"]
-    command += [*map(str, directories), "--history", "2000"]
-    done = subprocess.run(command, env=launcher.environment({}), capture_output=True, text=True, timeout=30)
-    content = json.loads(done.stdout) if directories and done.stdout.startswith("{") else {"verdict": "", "reasons": []}
-    return done.returncode, content
+@pytest.mark.parametrize("name", [QUICK, *SAMPLE[1:]])
+def test_a_fault_is_named_and_its_rank(tmp_path, name):
+    seconds, last = faults.run(name, 2 + SAMPLE.index(name), tmp_path)
+    assert seconds < faults.SECONDS, last
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.quick) if how == "sleeps" else how for how in HOW])
-def test_status_names_the_rank(started, tmp_path, how):
-    started(how)
-    verdict, words = HOW[how]
-    deadline = time.monotonic() + 30
-    while True:
-        code, content = status(tmp_path)
-        if content["verdict"] == verdict and any(line.startswith(words) for line in content["reasons"]):
-            break
-        assert time.monotonic() < deadline, content
-    assert code == ["moving", "stalled", "mismatch", "dead"].index(verdict)
-    assert verdict == "dead" or {rank["is_alive"] for rank in content["ranks"]} == {True}
-    assert len(content["ranks"]) == 3
-    assert any(REASONS.get(how, "") in line for line in content["reasons"]), content
-    calls = {rank["rank"]: [call["method"] for call in rank["history"]] for rank in content["ranks"]}
-    assert verdict == "moving" or calls[0] == calls[2] == ["Allreduce"] * 8
-    assert verdict == "moving" or calls[1] == ["Allreduce"] * 7 + ["Bcast"] * (how == "calls another")
-    states = {call["state"] for rank in content["ranks"] for call in rank["history"][:7]}
-    assert states == {"done"} or verdict == "moving"
+def test_a_report_that_blames_another_rank_is_not_right():
+    fault, line = faults.FAULTS["sleeps"], "rank 1 has not made this call: now at faults.py, line 9, in sleeping (…)"
+    content = {"verdict": "stalled", "reasons": ["nothing moves", line]}
+    assert faults.is_right(fault, 1, content) and not faults.is_right(fault, 2, content)
+    assert not faults.is_right(fault, 1, content | {"verdict": "moving"})
+    assert not faults.is_right(fault, 1, {**content, "reasons": [line, "rank 2 has not made this call: now at b.py"]})
 
 
-def test_calls_that_no_interpreter_was_at(started, tmp_path):
+def test_calls_that_no_interpreter_was_at(tmp_path):
     """A rank that is killed within compiled code leaves the call that it was in, the newest last."""
-    started("moves fast")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    records = tmp_path / "records"
+    process = faults.start([sys.executable, str(tmp_path / "program.py")], records)
+    try:
+        _check_histories(records)
+    finally:
+        faults.end(process, records)
+
+
+def _check_histories(records):
     deadline = time.monotonic() + 30
     while True:
-        code, content = status(tmp_path)
+        content = faults.report(records, "--history", "2000")
         calls = [rank["history"][-1]["call"] for rank in content.get("ranks", [])]
-        if len(calls) == 3 and min(calls) > 2000:
+        if len(calls) == faults.RANKS and min(calls) > 2000:
             break
         assert time.monotonic() < deadline, content
     os.kill(content["ranks"][1]["process"], signal.SIGKILL)
     while content["verdict"] != "dead":
-        code, content = status(tmp_path)
+        content = faults.report(records, "--history", "2000")
         assert time.monotonic() < deadline, content
-    assert code == 3
+    assert content["status"] == 3
     for rank in content["ranks"]:
         numbers = [call["call"] for call in rank["history"]]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(numbers) > 1000
         assert {call["state"] for call in rank["history"][:-1]} == {"done"}
-        assert {call["location"] for call in rank["history"]} == {"program.py, line 43, in <module>"}
+        assert {call["location"] for call in rank["history"]} == {"program.py, line 9, in <module>"}
         assert all(earlier["began"] < later["began"] for earlier, later in pairwise(rank["history"]))
     last = [rank["history"][-1]["call"] for rank in content["ranks"]]
     assert max(last) - min(last) <= 1  # a ring moves on together

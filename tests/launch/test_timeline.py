@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import launcher
 import pytest
 from support import command
 from support.trace_events import check_format
@@ -64,6 +67,23 @@ def test_run_writes_a_timeline_of_an_unmodified_program(mpiexec, program, tmp_pa
     assert recorded.facts["ranks"] == 3 and recorded.facts["unmatched_messages"] == 0
     assert sorted(parts[0].name for parts in recorded.calls.values()) == ["Allreduce"] * 5 + ["Bcast"] * 2
     assert "Allreduce" in command.run("timeline", str(path)).output
+
+
+@pytest.mark.hosts
+def test_ranks_of_several_hosts_are_on_one_clock(program, tmp_path):
+    """Rank 0 gathers and writes: hosts need no directory in common. No message arrives before it is sent."""
+    path = tmp_path / "t.json"
+    command_line = [sys.executable, "-m", "mpicoll.benchmarks.hosts", "--hosts", "3", "--timeout", "60"]
+    command_line += [sys.executable, "-m", "mpicoll", "run", "--timeline", str(path), program]
+    done = subprocess.run(command_line, env=launcher.environment({}), capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert checked(path).facts["unmatched_messages"] == 0
+    content = json.loads(path.read_text())
+    hosts = [event["args"]["name"] for event in content["traceEvents"] if event["name"] == "process_name"]
+    assert hosts == [f"rank {rank} on host{rank}" for rank in range(3)]
+    ends = {ph: {e["id"]: e["ts"] for e in content["traceEvents"] if e["ph"] == ph} for ph in ("s", "f")}
+    times = [ends["f"][message] - sent for message, sent in ends["s"].items()]
+    assert len(times) > 10 and min(times) > -2 * content["otherData"]["clock_error_us"]
 
 
 def test_the_environment_asks_for_a_timeline(mpiexec, program, tmp_path):

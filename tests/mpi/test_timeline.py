@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+import pstats
 import time
 
 import numpy as np
@@ -94,6 +96,36 @@ def test_forms_communicators_and_native_calls(comm, ours, engine, tmp_path):
     with ours.trace() as records:
         ours.Allreduce(x, y)
     assert records[0].times is None  # no timeline runs any more
+
+
+def test_work_for_a_recorded_call():
+    """Python's calls for a call of the fast path, without any messages: they are the cost of recording."""
+    alone = mpicoll.Comm(MPI.COMM_SELF)
+    x, y = np.ones(4), np.empty(4)
+    profile = cProfile.Profile()
+    with alone.using(allreduce="ring"), alone.timeline() as timeline:
+        for _ in range(5):
+            alone.Allreduce(x, y)
+        profile.runcall(lambda: [alone.Allreduce(x, y) for _ in range(100)])
+    calls = [event for event in timeline.trace["traceEvents"] if event.get("cat") == "collective"]
+    assert len(calls) == 105 and calls[-1]["args"]["fast_path"]
+    assert pstats.Stats(profile).total_calls / 100 < 50
+
+
+def test_roots_are_ranks_of_the_world(comm, ours, engine):
+    """On the slow path and on the fast one, on a communicator whose ranks are in another order, and by MPI's own."""
+    backwards = ours.Split(0, -comm.rank)
+    x, y = np.ones(100), np.empty(100)
+    with ours.using(engine=engine), ours.timeline() as timeline:
+        for _ in range(4):
+            backwards.Bcast(x, root=0)
+        with backwards.using(reduce="native"):
+            backwards.Reduce(x, y, root=P - 1)
+        backwards.Allreduce(x, y)
+    backwards.Free()
+    if comm.rank == 0:
+        found = {(event["name"], event["args"].get("root")) for event in slices(timeline, "collective")}
+        assert found == {("Bcast", P - 1), ("Reduce", 0), ("Allreduce", None)}
 
 
 def test_a_late_rank_is_named(comm, ours, tmp_path):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+import signal
 import socket
+import subprocess
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +21,11 @@ from support import command
 from mpicoll.diagnostics import flight
 from mpicoll.diagnostics.counters import CALLS
 from mpicoll.diagnostics.flight import FlightRecord, Place
+from mpicoll.diagnostics.history import CommHistory
 from mpicoll.diagnostics.status import Answer, Failure
 from mpicoll.doctor import flight as reader
 from mpicoll.doctor.flight import Verdict
-from mpicoll.progress.operation import CallId
+from mpicoll.progress.operation import CallId, RecordedArguments
 
 ALL = "ranks 0-2"
 
@@ -137,6 +145,153 @@ def test_all_are_gone_and_one_had_begun_fewer_calls(run):
     assert report.lines[1] == "rank 1 has begun 7 calls on ranks 0-2, and ranks 0, 2 8"
 
 
+def test_all_were_killed_before_the_others_wrote_that_they_wait(run):
+    """Their histories say it."""
+    for rank, calls in enumerate((8, 7, 8)):
+        record, _ = run(rank, 7, pid=2**22 + 1)
+        record.write("", [])
+        of_comm = CommHistory(record.history, ALL, 1)
+        for call in range(1, calls + 1):
+            row = of_comm.begin(call, "Allreduce", "blocking", "ring", RecordedArguments(80, -1, "SUM"))
+            if call < 8:
+                of_comm.end(row)
+    report = judged(run)
+    assert report.verdict == Verdict.DEAD and len(report.lines) == 4
+    assert report.lines[1].startswith("rank 1 has not made this call: is gone: process ")
+    assert report.lines[1].endswith(f"(Allreduce (call 8) of {ALL})")
+
+
+def test_a_stopped_process_is_where_its_history_says(run):
+    """Its text is older than its calls."""
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        for rank in (0, 2):
+            run(rank, 8, (8, "Allreduce"))
+        record, _ = run(1, 7, (2, "Allreduce_init"), pid=child.pid)
+        record.words[flight.STARTED] = flight.started(child.pid)
+        assert f"rank 1: in Allreduce_init (call 2) on {ALL}, at a.py, line 1, in f" in judged(run).lines
+        child.send_signal(signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        of_comm = CommHistory(record.history, ALL, 1)
+        of_comm.end(of_comm.begin(7, "Bcast", "blocking", "linear", RecordedArguments(80, 0)))
+        report = judged(run)
+        words = f"process {child.pid} is stopped"
+        who = f"rank 1 has not made this call: {words}"
+        assert report.lines[1] == f"{who}, last at a.py, line 1, in f (Allreduce (call 8) of {ALL})"
+        assert any(line.startswith(f"rank 1: {words}; last in Bcast (call 7 on {ALL}, done)") for line in report.lines)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_does_not_write(run):
+    for rank in (0, 2):
+        run(rank, 8, (8, "Allreduce"))
+    record, _ = run(1, 7)
+    record.words[flight.WRITTEN] -= int(9e9)
+    (line,) = (line for line in judged(run).lines if line.startswith("rank 1 has"))
+    words = f"process {os.getpid()} has not written for 9 s: native code keeps Python's lock, or no status thread runs"
+    assert line.startswith(f"rank 1 has not made this call: {words}, last at a.py")
+    assert not any("as of" in line for line in judged(run).lines)
+
+
+def crossing(run, rank, waits_on_second, pickled=""):
+    """A rank that waits in a call on one of two communicators, and has made none on the other."""
+    second = f"{ALL} (2)"
+    record, _ = run(rank, 0)
+    one = Answer(0 if waits_on_second else 8, [] if waits_on_second else [CallId(8, 0, "Allreduce")], inside=True)
+    two = Answer(3, [CallId(3, 0, "Bcast")], inside=True) if waits_on_second and not pickled else Answer(2, inside=True)
+    two.object_calls, two.object_call = int(bool(pickled)), pickled
+    record.write("here", [(CommState(Place(name, "0-2", -1)), answer) for name, answer in ((ALL, one), (second, two))])
+
+
+def test_calls_after_the_first_difference_blame_no_rank(run):
+    """Messages of calls that do not fit together let ranks go on in different ways; one that sleeps is still named."""
+    for rank, method in enumerate(("Allreduce", "Bcast", "Allreduce")):
+        calls = 9 if rank == 0 else 8
+        record, numbers = run(rank, calls, (calls, "Allreduce"), waited_for=(0,))
+        of_comm = CommHistory(record.history, ALL, 1)
+        of_comm.end(of_comm.begin(7, method, "blocking", "ring", RecordedArguments(80)))
+    report = judged(run)
+    assert report.verdict == Verdict.MISMATCH and "rank 1 made Bcast" in report.lines[1]
+    assert not any("another call" in line for line in report.lines)
+    record.write("late.py", [(CommState(Place(ALL, "0-2", 0)), Answer(7))])
+    numbers[CALLS] = 7
+    assert any(line.startswith("rank 2 has not made this call") for line in judged(run).lines)
+
+
+def test_communicators_in_different_order(run):
+    for rank in range(3):
+        crossing(run, rank, rank == 1)
+    report = judged(run)
+    assert report.verdict == Verdict.MISMATCH
+    waits = f"rank 1 waits in Bcast (call 3) of {ALL} (2)"
+    assert report.lines[1] == (
+        f"ranks 0, 2 wait in Allreduce (call 8) of {ALL}, {waits}: these ranks make their calls in different order"
+    )
+    assert not any("has not made" in line for line in report.lines)
+
+
+@pytest.mark.parametrize("change", ["computes", "has both in flight"])
+def test_calls_in_flight_that_a_rank_does_not_wait_in(run, change):
+    """Rank 1 has started a nonblocking call and computes, or nobody knows for which of its calls it waits."""
+    for rank in range(3):
+        crossing(run, rank, rank == 1)
+    processes = reader.read([run.directory])
+    for name, answer in processes[1].answers.items():
+        answer.inside = change != "computes"
+        if change != "computes" and name == ALL:
+            answer.under_way = [CallId(9, 0, "Ibcast")]
+    report = reader.judge(processes, processes)
+    assert "different order" not in " ".join(report.lines)
+
+
+def test_a_lowercase_collective_and_another_call(run):
+    for rank in range(3):
+        crossing(run, rank, rank == 1, "bcast" * (rank == 1))
+    report = judged(run)
+    assert report.verdict == Verdict.MISMATCH
+    assert f"rank 1 waits in pickled bcast (call 1) of {ALL} (2)" in report.lines[1]
+
+
+def test_a_chain_of_waits_is_no_cycle(run):
+    """Rank 1 waits on the second communicator for a rank that waits for nothing."""
+    for rank in (0, 1):
+        crossing(run, rank, rank == 1)
+    record, _ = run(2, 0)
+    answers = [(CommState(Place(ALL, "0-2", -1)), Answer(7)), (CommState(Place(f"{ALL} (2)", "1-2", -1)), Answer(2))]
+    record.write("elsewhere", answers)
+    numbers = reader.read([run.directory])
+    del numbers[0].answers[f"{ALL} (2)"]
+    report = reader.judge(numbers, numbers)
+    assert report.verdict == Verdict.STALLED and "different order" not in " ".join(report.lines)
+
+
+@pytest.mark.parametrize("calls", [(1, 1, 0), (2, 2, 1)])
+def test_lowercase_collectives_that_a_rank_has_not_made(run, calls):
+    for rank, number in enumerate(calls):
+        record, _ = run(rank, 7)
+        answer = Answer(7, object_calls=number, object_call="gather" * (rank < 2))
+        record.write(f"line {rank}", [(CommState(Place(ALL, "0-2", -1)), answer)])
+    report = judged(run)
+    assert report.verdict == Verdict.STALLED
+    call = f"pickled gather (call {calls[0]})"
+    assert report.lines[1] == f"rank 2 has not made this call: now at line 2 ({call} of {ALL})"
+    assert report.lines[2] == f"rank 0: in {call} on {ALL}, at line 0"
+    record.write("later", [(CommState(Place(ALL, "0-2", -1)), Answer(7, object_calls=9))])
+    before = reader.read([run.directory])
+    record.write("later", [(CommState(Place(ALL, "0-2", -1)), Answer(7, object_calls=10))])
+    assert judged(run, before).verdict == Verdict.MOVING
+
+
+def test_of_different_calls_that_of_most_ranks_is_right(run):
+    run(0, 8, (8, "Bcast"))
+    for rank in (1, 2):
+        run(rank, 8, (8, "Allreduce"))
+    report = judged(run)
+    assert report.lines[1].startswith("rank 0 has made another call here: Bcast")
+
+
 def test_a_later_process_of_the_same_number_is_another_one(run):
     record, _ = run(0, 7)
     record.words[flight.STARTED] -= 1
@@ -179,7 +334,7 @@ def test_the_command(run):
 @pytest.mark.parametrize(("change", "words"), [
     (lambda path: path.write_bytes(b"x" * 100), "is no flight record"),
     (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is no flight record"),
-    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 2"),
+    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 3"),
 ], ids=["no record", "cut off", "another version"])  # fmt: skip
 def test_files_that_cannot_be_read(run, change, words):
     record, _ = run(0, 7)
@@ -244,6 +399,87 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path, monkeypatch, capl
     assert record.memory is None and "no flight record is kept in" in caplog.text
     numbers, slot = record.numbers()
     assert slot == -1 and not numbers.any()
+
+
+@contextmanager
+def as_another_user():
+    """Be a user who owns nothing, if this one is root, whom no mode keeps out."""
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """A directory of records that all users can reach."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv(flight.VARIABLE, folder)
+        yield Path(folder)
+
+
+def test_a_run_of_another_user(run, shared):
+    """Its directory or its files refuse; a run of one's own beside it is still found."""
+    run.directory.mkdir()
+    run(0, 7)
+    theirs, mine = shared / "parent-12", shared / "parent-13"
+    for folder in (theirs, mine):
+        shutil.copytree(run.directory, folder)
+    shutil.rmtree(shared / run.directory.name)
+    (file,) = theirs.iterdir()
+    assert "parent-12: moving" in command.good("status", "--wait", "0", theirs)
+    theirs.chmod(0)
+    for path in (mine, *mine.iterdir()):
+        path.chmod(0o755)
+    with as_another_user():
+        assert command.refused("status", theirs) == f"mpicoll status: {theirs} cannot be used: Permission denied"
+        told = command.refused("status", "--job", "12")
+        assert told == "mpicoll status: no run 12 has records on this host that you may read; there are parent-13"
+        assert "parent-13: moving" in command.good("status", "--wait", "0")
+    theirs.chmod(0o755)
+    file.chmod(0)
+    with as_another_user():
+        assert command.refused("status", theirs) == f"mpicoll status: {file} cannot be used: Permission denied"
+
+
+def test_root_finds_the_runs_of_all_users_by_their_job(run, tmp_path, monkeypatch):
+    run(0, 7)
+    monkeypatch.delenv(flight.VARIABLE)
+    monkeypatch.setattr(flight, "MEMORY", tmp_path / "memory")
+    other = tmp_path / "memory" / f"{flight.OF_USER}12345"
+    other.mkdir(parents=True)
+    run.directory.rename(other / "77-0")
+    assert "77-0: moving" in command.good("status", "--wait", "0", "--job", "77")
+    assert "no run of yours has records" in command.refused("status")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_full_directory(tmp_path, monkeypatch, caplog, is_named):
+    """No file is left in it, and only a directory that the user named is worth a warning."""
+    monkeypatch.setattr(flight, "MEMORY", tmp_path)
+    monkeypatch.setenv(flight.VARIABLE, str(tmp_path / "named") if is_named else "")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    record = FlightRecord()
+    record.open()
+    assert record.memory is None and not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert ("No space left on device" in caplog.text) == is_named
+    record.write("here", [])
+
+
+def test_a_read_only_directory(shared, caplog):
+    shared.chmod(0o555)
+    with as_another_user():
+        record = FlightRecord()
+        record.open()
+    assert record.memory is None and "Permission denied" in caplog.text
 
 
 def test_records_are_turned_off(monkeypatch):

@@ -13,6 +13,8 @@ from mpicoll import timeline
 from mpicoll.timeline import trace_events
 from mpicoll.timeline.model import Span
 
+OPS = ("ALLREDUCE", "BCAST")
+
 
 @pytest.fixture
 def otf2():
@@ -23,6 +25,7 @@ def written(otf2, path, folder):
     """By rank and track, the records in order: what, microseconds, and what it says."""
     command.good("timeline", path, "--otf2", folder)
     records: dict[tuple[str, str], list[tuple]] = {}
+    roots = []
     with otf2.reader.open(str(folder / "traces.otf2")) as archive:
         assert archive.timer_resolution == 10**9
         for location, event in archive.events:
@@ -34,12 +37,15 @@ def written(otf2, path, folder):
                 own.append((kind, event.time / 1e3))
             elif kind == "MpiCollectiveEnd":
                 is_allreduce = event.collective_op == otf2.CollectiveOp.ALLREDUCE
-                own.append((kind, event.time / 1e3, is_allreduce, event.communicator.name, event.size_sent))
+                sizes = event.size_sent, event.size_received
+                own.append((kind, event.time / 1e3, is_allreduce, event.communicator.name, *sizes))
+                (name,) = (name for name in OPS if event.collective_op == getattr(otf2.CollectiveOp, name))
+                roots.append((name, event.root))
             else:
                 peer = event.receiver if kind == "MpiSend" else event.sender
                 own.append((kind, event.time / 1e3, peer, event.msg_tag, event.msg_length))
         comms = {comm.name: [member.group.name for member in comm.group.members] for comm in archive.definitions.comms}
-    return records, comms
+    return records, comms, roots
 
 
 def test_calls_messages_and_spans(otf2, tmp_path):
@@ -47,11 +53,11 @@ def test_calls_messages_and_spans(otf2, tmp_path):
     ranks[0].spans.append(Span("<step>\ud800", 0.0, 20 * US))
     ranks[1].calls.append(call(20, 30, number=2, form="nonblocking", name="Iallreduce", waited=25))
     saved(tmp_path / "t.json", ranks)
-    records, comms = written(otf2, tmp_path / "t.json", tmp_path / "new" / "archive")
+    records, comms, _ = written(otf2, tmp_path / "t.json", tmp_path / "new" / "archive")
     assert comms == {"all ranks": ["rank 0", "rank 1"], "ranks 0-1": ["rank 0", "rank 1"]}
     assert records["rank 0", "program"] == [
         ("Enter", 0, "<step>?"), ("Enter", 0, "Allreduce"), ("MpiCollectiveBegin", 0),
-        ("MpiCollectiveEnd", 17, True, "ranks 0-1", 8), ("Leave", 17, "Allreduce"), ("Leave", 20, "<step>?"),
+        ("MpiCollectiveEnd", 17, True, "ranks 0-1", 8, 8), ("Leave", 17, "Allreduce"), ("Leave", 20, "<step>?"),
     ]  # fmt: skip
     assert records["rank 0", "messages"] == [
         ("Enter", 1, "wait for rank 1"), ("MpiSend", 1, 1, 1, 8), ("MpiRecv", 16, 1, 0, 8),
@@ -69,9 +75,37 @@ def test_ranks_that_do_not_begin_at_zero_and_unmatched_messages(otf2, tmp_path):
     content = trace_events.trace(ranks)
     assert content["otherData"]["unmatched_messages"] == 2, "they were with ranks 0 and 1"
     trace_events.write(content, tmp_path / "t.json")
-    records, comms = written(otf2, tmp_path / "t.json", tmp_path / "archive")
+    records, comms, _ = written(otf2, tmp_path / "t.json", tmp_path / "archive")
     assert comms["all ranks"] == ["rank 3", "rank 5"]
     assert not any(record[0].startswith("MpiS") for own in records.values() for record in own)
+
+
+def rooted(collective, **facts):
+    """A call of a rooted collective on ranks 3 and 5."""
+    ranks = []
+    for rank in (3, 5):
+        of_rank = call(0, 9, name="Bcast")
+        ranks.append(of(rank, of_rank._replace(facts=of_rank.facts | {"collective": collective, **facts})))
+    return ranks
+
+
+def test_roots_and_what_each_rank_sent_and_received(otf2, tmp_path):
+    saved(tmp_path / "t.json", rooted("bcast", root=5, sent=24, received=0))
+    records, _, roots = written(otf2, tmp_path / "t.json", tmp_path / "archive")
+    assert roots == [("BCAST", 1)] * 2, "the second of the communicator's ranks"
+    assert records["rank 3", "program"][2][-2:] == (24, 0)
+    saved(tmp_path / "u.json", rooted("bcast"))  # as mpicoll wrote it before files had roots
+    assert written(otf2, tmp_path / "u.json", tmp_path / "older")[2] == []
+    saved(tmp_path / "v.json", rooted("bcast", root=4))
+    told = command.refused("timeline", tmp_path / "v.json", "--otf2", tmp_path / "o")
+    assert "has a root that is no rank of its call: 4" in told
+    saved(tmp_path / "w.json", rooted("allreduce"))
+    assert [op for op, _ in written(otf2, tmp_path / "w.json", tmp_path / "rootless")[2]] == ["ALLREDUCE"] * 2
+
+
+def test_a_root_that_is_no_number(tmp_path):
+    trace_events.write(trace_events.trace(rooted("bcast", root="5")), tmp_path / "t.json")
+    assert "root is '5'" in command.refused("timeline", tmp_path / "t.json")
 
 
 def test_folders_and_files_that_do_not_suit(otf2, tmp_path):

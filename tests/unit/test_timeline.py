@@ -180,6 +180,15 @@ def test_names_that_a_terminal_would_obey(tmp_path, text, place):
     assert result.exit_code == 2 and "a name has characters that control a terminal" in result.output
 
 
+def test_names_with_markup_are_printed_as_they_are(tmp_path):
+    ranks = exchange(late=100)
+    for rank in ranks:
+        rank.calls[0].facts["algorithm"] = "[/red]<b>"
+    saved(tmp_path / "t.json", [rank._replace(calls=[rank.calls[0]._replace(name="[bold]x")]) for rank in ranks])
+    output = command.good("timeline", tmp_path / "t.json")
+    assert output.count("[/red]<b>") == 2 and "[bold]x (call 1)" in output and output.count("[bold]x") == 3
+
+
 def test_damaged_facts_of_a_file(tmp_path):
     content = trace_events.trace(exchange())
     content["otherData"]["clock_error_us"] = "2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,6 +13,7 @@ from mpicoll.diagnostics.status import (
     LINES,
     LONG,
     MANY,
+    THREADS,
     Answer,
     CallId,
     Failure,
@@ -143,7 +145,28 @@ def test_the_place_is_that_of_the_main_thread_in_the_program():
         time.sleep(0.001)
     thread.join()
     where, inside = found[0]
-    assert ("test_whereabouts.py" in where or "threading.py" in where) and not inside
+    assert where.startswith("test_whereabouts.py, line ") and not inside
+    assert "_in_the_program; thread " in where and ", in <lambda>" in where
+
+
+def test_other_threads_have_places_if_they_are_in_the_program():
+    """One that waits in the standard library for work of a pool is not."""
+    event, pool = threading.Event(), ThreadPoolExecutor(1)
+    pool.submit(int).result()
+    threads = [threading.Thread(target=lambda: event.wait(), name=name) for name in ("loader", "a\nb", "c", "d", "e")]
+    try:
+        assert "; thread" not in location()[0]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)
+        where, _ = location()
+        assert where.count("; thread ") == THREADS and "\n" not in where
+        assert "; thread loader at test_whereabouts.py, line " in where and "; thread ? at test_whereabouts.py" in where
+    finally:
+        event.set()
+        pool.shutdown()
+        for thread in threads:
+            thread.join()
 
 
 def test_the_end_of_a_program(monkeypatch):

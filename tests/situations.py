@@ -196,22 +196,23 @@ def comm(draw: random.Random) -> None:
 def idup(draw: random.Random) -> None:
     """Kill a rank while duplicates are made by Idup: every rank's Wait raises, or its next call.
 
-    Shrink is not called: after that Open MPI 5.0 may never make a communicator again.
+    Then both the communicator and another with a higher id shrink.
     """
-    comm, victim, delay = mpicoll.Comm(WORLD), draw.randrange(RANKS), draw.uniform(0.0001, 0.1)
-    total(comm)
+    comm, victim, delay = mpicoll.Comm(WORLD).Dup(), draw.randrange(RANKS), draw.uniform(0.0001, 0.1)
+    later = comm.Dup()
+    total(later)
     if victim == ME:
         die(delay)
 
     def duplicate() -> None:
-        for _ in range(10):
-            total(comm)
         copy, request = comm.Idup()
         request.Wait()
-        total(copy)
 
     error = failure_of(duplicate)
     assert {*error.ranks} <= {victim}, error
+    if draw.random() < 0.5:
+        total(comm.Shrink())
+    total(later.Shrink())
 
 
 def idup_revoked(draw: random.Random) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
-from ..diagnostics.fault_tolerance import agree_on, missing
+from ..diagnostics.fault_tolerance import agree_on, free_id_allocator, missing
 from ..errors import CommError, FaultToleranceError
 from ..runtime.comm_state import CommState
 
@@ -43,6 +43,7 @@ class FaultTolerance(MPI.Intracomm):
         """Return a communicator of the ranks that have not failed, of the class that Split returns."""
         check_supported("Shrink")
         with self._reported("Shrink"):
+            free_id_allocator()
             comm: Any = super().Shrink()
             agree_on(comm, 1)
             try:

@@ -205,8 +205,7 @@ def idup(draw: random.Random) -> None:
         die(delay)
 
     def duplicate() -> None:
-        copy, request = comm.Idup()
-        request.Wait()
+        comm.Idup()[1].Wait()
 
     error = failure_of(duplicate)
     assert {*error.ranks} <= {victim}, error

@@ -8,7 +8,14 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
-from ..diagnostics.fault_tolerance import failed_ranks, free_id_allocator, hosts_of, is_rank_failure, is_revoked, missing
+from ..diagnostics.fault_tolerance import (
+    failed_ranks,
+    free_id_allocator,
+    hosts_of,
+    is_rank_failure,
+    is_revoked,
+    missing,
+)
 from ..errors import CommError, ProcFailedError
 
 Comm = TypeVar("Comm", bound=MPI.Intracomm)

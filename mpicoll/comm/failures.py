@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
-from ..diagnostics.fault_tolerance import agree_on, missing
+from ..diagnostics.fault_tolerance import agree_on, free_id_allocator, missing
 from ..errors import CommError, FaultToleranceError
 from ..runtime.comm_state import CommState
 
@@ -19,6 +21,20 @@ def check_supported(method: str) -> None:
     """Raise FaultToleranceError if MPI does not survive failures, where mpi4py's methods would return wrong results."""
     if why := missing():
         raise FaultToleranceError(f"{method} does not work here after a rank has failed: {why}")
+
+
+class RecoveryRequest(MPI.Request):
+    """The request of Iagree or Ishrink. The status thread reports a Wait that stalls."""
+
+    _call: watchdog.RecoveryCall
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Wait until the call is complete."""
+        self._call.began = time.monotonic()
+        try:
+            return super().Wait(status)
+        finally:
+            self._call.began = math.inf
 
 
 class FaultTolerance(MPI.Intracomm):
@@ -33,16 +49,25 @@ class FaultTolerance(MPI.Intracomm):
         if (state := self._state) is None:
             yield
             return
-        state.recovery_call = watchdog.RecoveryCall(name, time.monotonic())
+        previous, state.recovery_call = state.recovery_call, watchdog.RecoveryCall(name, time.monotonic())
         try:
             yield
         finally:
-            state.recovery_call = None
+            state.recovery_call = previous
+
+    def _watched(self, name: str, request: MPI.Request) -> MPI.Request:
+        """Return the request as one whose Wait is reported if it stalls."""
+        if (state := self._state) is None:
+            return request
+        watched = RecoveryRequest(request)
+        watched._call = state.recovery_call = watchdog.RecoveryCall(name, request=weakref.ref(watched))
+        return watched
 
     def Shrink(self) -> Any:
         """Return a communicator of the ranks that have not failed, of the class that Split returns."""
         check_supported("Shrink")
         with self._reported("Shrink"):
+            free_id_allocator()
             comm: Any = super().Shrink()
             agree_on(comm, 1)
             try:
@@ -57,7 +82,8 @@ class FaultTolerance(MPI.Intracomm):
         It is a plain MPI.Intracomm; pass it to Comm() once the request is complete.
         """
         check_supported("Ishrink")
-        return super().Ishrink()
+        comm, request = super().Ishrink()
+        return comm, self._watched("Ishrink", request)
 
     def Agree(self, flag: int) -> int:
         """Return the bitwise AND of the flags of all ranks that have not failed."""
@@ -68,7 +94,7 @@ class FaultTolerance(MPI.Intracomm):
     def Iagree(self, flag: Any) -> MPI.Request:
         """Start Agree."""
         check_supported("Iagree")
-        return super().Iagree(flag)
+        return self._watched("Iagree", super().Iagree(flag))
 
     def Get_failed(self) -> MPI.Group:
         """Return the group of ranks that failed."""

@@ -27,6 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
+from ..diagnostics.fault_tolerance import agree_on
 from ..diagnostics.flight import RECORD
 from ..diagnostics.status import ending
 from ..diagnostics.status_thread import STATUS_THREAD
@@ -37,11 +38,13 @@ from ..kernels import cache
 from ..progress.faults import attempt, contained
 from ..progress.thread import THREAD, ProgressThread
 from ..runtime.comm_state import LEAKED, LIVE, OPENED, CommState
+from ..runtime.duplicate import dup_without_attributes
 from ..timeline.timeline import OF_PROGRAM
 from . import release
 
 _keyval: int | None = None
 FREED: deque[CommState] = deque()  # states of freed communicators whose private communicators are not freed yet
+MAKING: list[watchdog.Making] = []  # private communicators that are being made
 FREE_WAIT = 0.2  # seconds at the end of the program to wait until other ranks have freed communicators too
 MAX_FREED = 64  # states in FREED that wait for other ranks; beyond, the oldest are freed without waiting
 # One thread at a time may use attributes. mpi4py calls MPI with the GIL held. Some MPIs hold a lock for all attributes
@@ -59,7 +62,7 @@ def attach(
     if state is None:
         _free_private_comms()
         cache.show_progress = MPI.COMM_WORLD.rank == 0
-        state = CommState(comm, open_fast_path, parent, private_comms)
+        state = CommState(comm, open_fast_path, private_comms or [_private(comm)], parent)
         with _attributes:
             comm.Set_attr(_keyval, state)  # type: ignore[arg-type]
         LIVE[id(state)] = state
@@ -68,9 +71,28 @@ def attach(
         for opened in OPENED:
             opened(state)
         OF_PROGRAM.opened(state, comm)
-        if state.settings.progress and ProgressThread.is_supported():
-            STATUS_THREAD.start(lambda: list(LIVE.values()))
+        if state.settings.progress:
+            _start_status_thread()
     return state
+
+
+def _start_status_thread() -> None:
+    if ProgressThread.is_supported():
+        STATUS_THREAD.start(lambda: [*LIVE.values(), *MAKING])
+
+
+def _private(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Return a private communicator for mpicoll's messages. Collective; the status thread reports it if it stalls."""
+    making = watchdog.Making(comm.rank)
+    MAKING.append(making)
+    if comm.size > 1 and os.environ.get("MPICOLL_PROGRESS") != "0":  # the ranks have not agreed on settings yet
+        _start_status_thread()
+    try:
+        private = dup_without_attributes(comm)
+        agree_on(private, 1)  # from here on, a rank may revoke it
+        return private
+    finally:
+        MAKING.remove(making)
 
 
 def detach(comm: MPI.Comm) -> None:

@@ -24,6 +24,9 @@ _FUNCTIONS = ("MPI_Comm_shrink", "MPIX_Comm_shrink")
 _OTHER = "use Open MPI 5 and start it by mpiexec --with-ft ulfm …"
 _VARIABLE = b"mpi_ft_enable"  # of Open MPI's tool interface: whether fault tolerance is on in this run
 HOSTS: dict[int, str] = {}  # the names of the hosts of ranks of MPI.COMM_WORLD, as far as known
+ID_ROUNDS = 5  # an Idup of check mode has three calls of MPI in progress
+ID_WAIT = 0.1  # seconds for a duplicate of MPI.COMM_SELF, which needs no other rank
+_self_duplicates: list[tuple[MPI.Intracomm, MPI.Request]] = []  # the one that waits for MPI.COMM_WORLD's id, if any
 DETECTION = 2.0  # seconds within which MPI tells a rank of a failure that another rank knows of
 
 
@@ -77,6 +80,28 @@ def agree_on(comm: MPI.Intracomm, flags: int) -> int:
             if not is_rank_failure(error, comm):
                 raise
     return flags
+
+
+def free_id_allocator() -> None:
+    """Have Open MPI make communicators again after a failure ended MPI_Comm_idup or MPI_Comm_dup on this rank. Local.
+
+    Open MPI 5.0 chooses the id of a new communicator under a lock that holds the id of the parent, and does not release
+    it when a failure ends the call (ompi_comm_cid_lowest_id in comm_cid.c). Then a communicator with a higher id waits
+    for ever in MPI_Comm_shrink. A parent with a lower id takes the lock over and releases it: MPI.COMM_SELF, which
+    takes no other rank. Only MPI.COMM_WORLD has a lower id; Shrink of it releases that lock.
+    """
+    if missing() or not (_self_duplicates or failed_ranks(MPI.COMM_WORLD)):
+        return
+    for _ in range(ID_ROUNDS):  # a released lock may go to the next of the ended calls, which keeps it, too
+        if not _self_duplicates:
+            _self_duplicates.append(MPI.Intracomm.Idup(MPI.COMM_SELF))
+        until = time.monotonic() + ID_WAIT
+        while not _self_duplicates[0][1].Test():  # the lock of MPI.COMM_WORLD: the next call tests this request again
+            if time.monotonic() > until:
+                return
+        _self_duplicates.pop()[0].Free()
+        time.sleep(1e-3)
+        _progress()
 
 
 def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:

@@ -29,15 +29,19 @@ EXIT_WAIT = 2.0
 MAX_SLEEP = 0.01  # seconds between two polls at exit
 
 
-class Peer(Protocol):
+class Responder(Protocol):
+    """A communicator that the thread polls."""
+
+    def respond(self) -> None:
+        """Answer ranks that ask where this one is, and report calls that only the thread can report."""
+
+
+class Peer(Responder, Protocol):
     """A communicator whose ranks get answers."""
 
     comm: MPI.Intracomm
     queue: Queue
     rank_failure: RankFailure
-
-    def respond(self) -> None:
-        """Answer ranks that ask where this one is."""
 
     def notify_exit(self) -> None:
         """Tell every rank that this one has ended."""
@@ -83,7 +87,7 @@ class StatusThread:
         self.is_exiting = False  # whether the program of this rank has ended
         self.fatal: BaseException | None = None  # the error that ended it and is to end the run
 
-    def start(self, states: Callable[[], Iterable[Peer]]) -> None:
+    def start(self, states: Callable[[], Iterable[Responder]]) -> None:
         """Start the thread, unless it runs or was stopped."""
         if (self.thread is None or not self.thread.is_alive()) and not self.stopping.is_set():
             thread = threading.Thread(target=self._run, args=(states,), name="mpicoll-status", daemon=True)
@@ -94,7 +98,7 @@ class StatusThread:
             else:
                 self.thread = thread
 
-    def _run(self, states: Callable[[], Iterable[Peer]]) -> None:
+    def _run(self, states: Callable[[], Iterable[Responder]]) -> None:
         while not self.stopping.wait(POLL_INTERVAL):
             with contained("answering other ranks"):
                 for state in states():

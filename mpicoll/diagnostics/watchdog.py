@@ -6,8 +6,9 @@ says that a rank raised an error, ended or made another call, so that waiting ca
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from ..progress.faults import attempt, contained
 from ..progress.operation import Operation
 from ..progress.queue import Queue
 from ..selection.select import NATIVE
-from ..selection.settings import Settings
+from ..selection.settings import Settings, read
 from ..stderr import last_words, say
 from .fault_tolerance import RankFailure, failed_ranks, hosts_of
 from .flight import RECORD, SLOTS, Place
@@ -37,11 +38,44 @@ HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting ca
 
 @dataclass
 class RecoveryCall:
-    """An Agree or Shrink in progress. MPI completes it when every rank that has not failed has called it."""
+    """An Agree or Shrink in progress. MPI completes it when every rank that has not failed has called it.
+
+    began: by time.monotonic(), when the program began to wait. request: a weak reference to the request of Iagree or
+    Ishrink.
+    """
 
     name: str
-    began: float  # by time.monotonic()
+    began: float = math.inf
+    request: Callable[[], MPI.Request | None] | None = None
     reported: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether the call is not complete."""
+        return self.request is None or self.request() not in (None, MPI.REQUEST_NULL)
+
+
+class Making:
+    """The making of a Comm in progress, which MPI completes when every rank of the communicator has called it.
+
+    The ranks have no private communicator yet, so they cannot ask each other.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.began, self.reported = rank, time.monotonic(), False
+
+    def respond(self) -> None:
+        """Report the call when it stalls; abort the run if MPICOLL_TIMEOUT says so."""
+        seconds = time.monotonic() - self.began
+        if seconds < HASTE:
+            return
+        settings = read()  # of this rank, since the ranks agree on settings in this call
+        if seconds > settings.timeout and not self.reported:
+            self.reported = True
+            waits = f"Comm() has not returned for {seconds:.0f} s: it waits for every rank of the communicator"
+            hint = "  a rank that prints no such report has not called it"
+            say("\n".join(f"mpicoll: rank {self.rank}: {line}" for line in (waits, hint)))
+        _abort_if_over(self.rank, settings, seconds)
 
 
 class Watched(Protocol):
@@ -128,7 +162,7 @@ def answer(state: Watched, known: tuple[str, bool] | None = None) -> Answer:
         where,
         inside,
         ending(STATUS_THREAD.error) if STATUS_THREAD.is_exiting else "",
-        state.recovery_call.name if state.recovery_call is not None else "",
+        call.name if (call := state.recovery_call) is not None and call.is_pending else "",
         state.object_calls,
         state.object_call,
     )
@@ -146,7 +180,7 @@ def respond(state: Watched) -> None:
                     state.peer_status.exchange(lambda: answer(state))
         finally:
             state.queue.lock.release()
-    if (call := state.recovery_call) is not None:
+    if (call := state.recovery_call) is not None and call.is_pending:
         _watch_recovery(state, call, time.monotonic())
 
 
@@ -167,7 +201,7 @@ def _watch_recovery(state: Watched, call: RecoveryCall, now: float) -> None:
         with contained(REPORT):
             lines = _recovery_words(state, call, seconds)
             say("\n".join(f"mpicoll: rank {state.rank}: {line}" for line in lines))
-    _abort_if_over(state, seconds)
+    _abort_if_over(state.rank, settings, seconds)
 
 
 def _recovery_words(state: Watched, call: RecoveryCall, seconds: float) -> list[str]:
@@ -235,15 +269,14 @@ def watch(state: Watched, now: float) -> None:
     for operation in still:
         if now > operation.deadline and not operation.done:
             _abandon(operation, state, "did not end before its timeout was over")
-    _abort_if_over(state, max(still.values(), default=0.0))
+    _abort_if_over(state.rank, settings, max(still.values(), default=0.0))
 
 
-def _abort_if_over(state: Watched, seconds: float) -> None:
+def _abort_if_over(rank: int, settings: Settings, seconds: float) -> None:
     """Abort the run if MPICOLL_TIMEOUT is set, and a call stalls for longer."""
-    settings = state.settings
     if settings.abort and seconds > settings.timeout + grace(settings):
         with contained(REPORT):
-            last_words(f"mpicoll: rank {state.rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
+            last_words(f"mpicoll: rank {rank}: MPICOLL_TIMEOUT={settings.timeout:g} is over, aborting")
         MPI.COMM_WORLD.Abort(86)
 
 

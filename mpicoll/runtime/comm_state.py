@@ -61,18 +61,15 @@ class CommState:
         self,
         comm: MPI.Intracomm,
         open_fast_path: OpenFastPath,
+        private_comms: Sequence[MPI.Intracomm],
         parent: CommState | None = None,
-        private_comms: Sequence[MPI.Intracomm] = (),
     ) -> None:
-        """Make the state of a communicator. Collective, unless private communicators are passed.
+        """Make the state of a communicator. Collective, unless parent and all private communicators are passed.
 
+        private_comms: the one for mpicoll's messages, and that of check mode if it is made already.
         parent: the state of the communicator from which this one was made; settings and engine are then the same.
         """
-        if private_comms:
-            self.comm = private_comms[0]
-        else:
-            self.comm = duplicate.dup_without_attributes(comm)
-            agree_on(self.comm, 1)  # from here on, a rank may revoke it
+        self.comm = private_comms[0]
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.user_handle = MPI._handleof(comm)  # an integer: a reference would keep the user's communicator alive
         self.rank, self.size = comm.rank, comm.size
@@ -113,8 +110,8 @@ class CommState:
         self.recovery_call: watchdog.RecoveryCall | None = None
         self.place = RECORD.place(self.comm, slot)
         self.history = CommHistory(RECORD.history, *(self.place.name, self.place.number) if self.place else ("", 0))
-        if self.settings.check and not private_comms:
-            agree_on(self.comm, 1)  # as above, for check_comm
+        if self.settings.check and len(private_comms) == 1:
+            agree_on(self.comm, 1)  # from here on, a rank may revoke check_comm
         if is_revoked(comm):
             self.rank_failure.revoke()
 

@@ -8,7 +8,14 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
-from ..diagnostics.fault_tolerance import failed_ranks, hosts_of, is_rank_failure, is_revoked, missing
+from ..diagnostics.fault_tolerance import (
+    failed_ranks,
+    free_id_allocator,
+    hosts_of,
+    is_rank_failure,
+    is_revoked,
+    missing,
+)
 from ..errors import CommError, ProcFailedError
 
 Comm = TypeVar("Comm", bound=MPI.Intracomm)
@@ -27,6 +34,7 @@ def dup_without_attributes(comm: MPI.Intracomm) -> MPI.Intracomm:
     MPI_Comm_split would raise on some ranks and leave others waiting for them.
     """
     if not missing():
+        free_id_allocator()
         copy = MPI.Intracomm(MPI.Intracomm.Shrink(comm))
         if copy.size < comm.size:
             failed = failed_ranks(comm)

@@ -123,6 +123,13 @@ START = """
 """
 
 
+def test_a_communicator_that_a_rank_does_not_make(run):
+    said = run("if rank == 0: time.sleep(15)\nmpicoll.Comm(world)", "", MPICOLL_TIMEOUT="2").output
+    for who in (1, 2):
+        assert f"mpicoll: rank {who}: Comm() has not returned for 2 s: it waits for every rank of the" in said, said
+    assert "rank 0: Comm()" not in said and "MPICOLL_TIMEOUT=2 is over, aborting" in said, said
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "native"])
 def test_a_persistent_collective_that_one_rank_does_not_start(run, algorithm):
     """It is known by the call that made it and by how often it was started."""

@@ -216,8 +216,10 @@ def test_training_goes_on_from_copies(program, tmp_path):
     assert [loss for *_, loss in losses[1]] == [loss for *_, loss in losses[0]] and len({*losses[0]}) == 4, runs
 
 
-@pytest.mark.parametrize("killed", [[], [2]])
-@pytest.mark.parametrize("call", ["Agree(1)", "Shrink()"])
+@pytest.mark.parametrize(("call", "killed"), [
+    ("Agree(1)", []), ("Agree(1)", [2]), ("Shrink()", []), ("Shrink()", [2]),
+    ('Iagree(memoryview(bytearray(4)).cast("i")).Wait()', []), ("Ishrink()[1].Wait()", []),
+])  # fmt: skip
 def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
     """By every rank that waits. Then MPICOLL_TIMEOUT ends the run, as for other calls."""
     said = run(WAITING.replace("KILLED", str(killed)).replace("CALL", call), tmp_path)
@@ -260,5 +262,5 @@ def test_a_communicator_may_be_revoked_as_soon_as_it_is_made(tmp_path):
 
 
 def test_the_page_is_read_whole():
-    """Four programs here; the one of torch is run by torch_programs/test_shrink.py."""
-    assert ["torch" in program for program in PROGRAMS] == [False, False, False, False, True]
+    """Four programs here; those of torch are run by torch_programs/test_shrink.py."""
+    assert ["torch" in program for program in PROGRAMS] == [False, False, False, False, True, True]

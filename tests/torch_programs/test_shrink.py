@@ -10,8 +10,9 @@ from pathlib import Path
 import launcher
 import pytest
 
-LIMIT = 90
+LIMIT = 180
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "SURVIVING.md"
+PROGRAMS = [text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "torch" in text]
 START = """
 import os, signal, sys
 import torch, torch.distributed as dist
@@ -121,6 +122,17 @@ def test_ranks_that_are_killed(tmp_path):
 
 @of_openmpi
 def test_training_goes_on(tmp_path):
-    (program,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "torch" in text]
-    said = ran(tmp_path, program, 4, "--with-ft", "ulfm")
+    said = ran(tmp_path, PROGRAMS[0], 4, "--with-ft", "ulfm")
     assert said.count("trained on 3 ranks") == 3, said
+
+
+@of_openmpi
+@pytest.mark.timeout(2 * LIMIT)
+def test_sharded_training_goes_on(tmp_path):
+    """With the losses of a run in which no rank is killed."""
+    runs = [ran(tmp_path, f"import sys; sys.argv.append({word!r})\n{PROGRAMS[1]}", 4, "--with-ft", "ulfm")
+            for word in ("", "kill")]  # fmt: skip
+    losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", said) for said in runs]
+    assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs
+    whole, killed = ([float(loss) for *_, loss in of] for of in losses)
+    assert killed == pytest.approx(whole, rel=1e-4), runs

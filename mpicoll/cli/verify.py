@@ -34,7 +34,7 @@ def verify(
     and in order, messages and memory as claimed. Exit status 0 only if all hold.
 
     Schedules are proved with every root up to 16 ranks and two beyond, where a root is but a renaming; the tables
-    they are lowered to, and the memory these take, up to 16 ranks and on 23, 32, 33 and 64.
+    they are lowered to, and the memory these take, up to 16 ranks and on 23, 32 and 33.
 
     ALGORITHM is a name, proved with its default parameters and all others it declares, or "name(key=value)", proved
     with these.

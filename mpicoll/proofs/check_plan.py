@@ -24,7 +24,7 @@ from .wellformed import faults
 FEW = 4  # ranks up to which tables are proved with every root, on all cases, in place and not
 SEVERAL = 8  # ranks up to which they are proved with two roots, on fewer cases, and their form is checked
 MANY = 16  # ranks up to which they are proved for every p, with one root on one case
-LARGE = (23, 32, 33, 64)  # more ranks on which they are proved, on one case
+LARGE = (23, 32, 33)  # more ranks on which they are proved, on one case
 LARGE_SUMS = (23, 32)  # of these, those with averages and with float32 sums
 
 

@@ -89,6 +89,24 @@ def tasks(names: Sequence[Name], max_ranks: int) -> list[Task]:
     return [(name, p) for p in range(max_ranks, 0, -1) for name in names]
 
 
+def large_tasks(names: Sequence[Name], p: int) -> list[Task]:
+    """Return what to prove at a large p: algorithms that serve it, and claim at most 4 lg p steps."""
+    from ..schedules.claims import lg
+    from ..schedules.registry import parse_spec
+    from ..schedules.schedule import Schedule
+
+    chosen: list[Task] = []
+    for name in names:
+        entry, parameters = parse_spec(*name)
+        try:
+            resolved = Schedule(entry, p, **dict(parameters)).resolved
+        except (PreconditionError, ParameterError):
+            continue
+        if entry.claims.evaluate(entry.claims.steps, p, 1, **resolved) <= 4 * lg(p):
+            chosen.append((name, p))
+    return chosen
+
+
 def run(wanted: Sequence[Task], jobs: int) -> Iterator[Proof]:
     """Return all proofs as they complete.
 

@@ -15,7 +15,7 @@ from ..schedules.collectives import base_collective
 from .group import FAILED, alone, asking, console
 from .kept_proofs import kept_proofs
 from .names import UpToRanks, canonical, check_order
-from .proofs import Name, Proof, Proofs, run, tasks
+from .proofs import Name, Proof, Proofs, large_tasks, run, tasks
 
 LISTED = 8  # runs of numbers of ranks that are listed before the middle is left out
 
@@ -24,12 +24,14 @@ LISTED = 8  # runs of numbers of ranks that are listed before the middle is left
 @click.argument("collective", required=False)
 @click.argument("algorithm", required=False)
 @click.option("--max-ranks", default=16, show_default=True, type=click.IntRange(min=1), help="Prove p = 1 to this.")
+@click.option("--large", type=click.IntRange(min=2), help="Prove logarithmic algorithms for so many ranks, too.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes  [default: as many as there are CPUs]")
 @click.option("--explore", "page", metavar="FILE", help="If any fails, write a page that plays the faults to FILE.")
 @click.option("--cache/--no-cache", default=True, help="Use and keep proofs of earlier runs of these sources, or not.")
 def verify(
-    collective: str | None, algorithm: str | None, max_ranks: int, jobs: int | None, page: str | None, cache: bool
-) -> None:
+    collective: str | None, algorithm: str | None, max_ranks: int, large: int | None, jobs: int | None,
+    page: str | None, cache: bool,
+) -> None:  # fmt: skip
     """Prove algorithms, all or those named, for every number of ranks: no deadlock, no hazard, each contribution once
     and in order, messages and memory as claimed. Exit status 0 only if all hold.
 
@@ -38,6 +40,8 @@ def verify(
 
     ALGORITHM is a name, proved with its default parameters and all others it declares, or "name(key=value)", proved
     with these.
+
+    --large 1024 proves algorithms of at most 4 lg p steps on 1,024 ranks too, with their default parameters.
 
     Proofs that held are kept in $XDG_CACHE_HOME/mpicoll (~/.cache/mpicoll) until a source they depend on changes. With
     algorithms of your own (--load) all is proved again.
@@ -51,7 +55,8 @@ def verify(
     results = {name: Proofs() for name in names}
     start = time.perf_counter()
     kept = kept_proofs(cache)
-    earlier_proofs, left = kept.split(tasks(names, max_ranks))
+    beyond = large_tasks(names, large) if large is not None and large > max_ranks else []
+    earlier_proofs, left = kept.split([*beyond, *tasks(names, max_ranks)])
     for proof in earlier_proofs:
         results[proof.algorithm].add(proof)
     proofs = run(left, jobs or _cpus())

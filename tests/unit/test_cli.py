@@ -271,6 +271,13 @@ def test_verify_takes_a_collective_an_algorithm_and_parameters(words, row, said)
     assert words[0] == "allreduce" or "allreduce" not in output
 
 
+def test_verify_large_takes_logarithmic_algorithms():
+    output = good("verify", "allgather", "--max-ranks", "2", "--large", "40", "--jobs", "1")
+    proved = {row[1]: " ".join(row[2:4]) for row in rows(output) if row[:1] == ["allgather"]}
+    assert proved["bruck"] == proved["sparbit"] == "1-2, 40"
+    assert "40" not in proved["ring"]  # which has 39 steps
+
+
 def test_verify_says_which_p_will_not_do(even):
     output = good("verify", "barrier", "evenly", "--max-ranks", "8", "--jobs", "1")
     assert ["barrier", "evenly", "2,", "4,", "6,", "8", "5"] in [row[:7] for row in rows(output)]  # and k=3 on 6

@@ -20,6 +20,7 @@ from . import (
     scatter,
     split,
     swing,
+    torus,
 )
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "scatter",
     "split",
     "swing",
+    "torus",
 ]

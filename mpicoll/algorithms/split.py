@@ -3,19 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
-from math import prod
-from typing import Annotated
 
-from ..schedules.blocks import power_of_two_floor
 from ..schedules.combinators import Layer, then
 from ..schedules.grids import over
-from ..schedules.grouping import Partition, dealt, in_order, itself, uneven
+from ..schedules.grouping import Partition, dealt, in_order, uneven
 from ..schedules.ir import Recv, RecvReduce, Send, Step, Strands
 from ..schedules.nested import Allgathering, Allreducing, Alltoalling, ReduceScattering
-from ..schedules.parameters import ALL, NODES, AtMost, Grid, Grouping, OneOf
-from ..schedules.registry import Chosen, Requirement, algorithm, every
-from . import swing
-from .allreduce import ring
+from ..schedules.parameters import ALL, NODES, AtMost, Grouping
+from ..schedules.registry import Chosen, algorithm, every
 
 
 def post_order(ranks: range, rank: int, parent: int) -> tuple[list[int], int]:
@@ -117,46 +112,6 @@ minutes, 2018
     inside = [inner.layer(group, blocks) for group in groups]
     between = [middle.layer(line, lambda b, i=i: (i * share + b,)) for i, line in enumerate(lines)]
     return [*inside, *between, *(allgather.layer(group, blocks) for group in groups)]
-
-
-def _is_torus(p: int, dims: tuple[int, ...], form: str) -> bool:
-    return prod(dims) == p and (form == "bucket" or all(size == power_of_two_floor(size) for size in dims))
-
-
-@algorithm(
-    "allreduce",
-    layered=True,
-    blocks=lambda p, dims, form: p,
-    divides_at_owner=True,
-    requires=Requirement("dims that multiply to p, all powers of two with form=swing", _is_torus),
-    grid=[
-        over((2, 4, 6, 8, 12, 24, 30, 64), dims=(2, 3), form=("bucket", "swing")),
-        over((16,), dims=((2, 8), (2, 2, 4)), form=("bucket", "swing")),
-    ],
-)
-def torus(p: int, *, dims: Grid = 2, form: Annotated[str, OneOf(("bucket", "swing"))] = "bucket") -> list[Layer]:
-    """Reduce-scatter along every dimension of a grid of the ranks, then allgather along the same in reverse order.
-
-    form=bucket: a ring along the last dimension, then rings of what is left along the one before: as many bytes as one
-    ring in far fewer steps. form=swing: halves go to a peer 1, 1, 3, 5 … away, and the dimensions take turns.
-
-    Steps: 2 * (sum(size - 1 for size in dims) if form == "bucket" else lg(p))
-    Bytes per rank: 2 * n * (p - 1) / p
-    Scratch: n / (dims[-1] if form == "bucket" else 2) * (p > 1)
-    Cost: 2 Σ(d - 1) α, or 2 lg(p) α with form=swing, + 2 n (p - 1)/p β + n (p - 1)/p γ for dimensions d
-    Source: Jain, Sabharwal, Optimal bucket algorithms for large MPI collectives on torus interconnects, 2010; for \
-form=swing De Sensi et al., Swing: short-cutting rings for higher bandwidth allreduce, 2024
-
-    >>> [(step[0].peer, len(step[0].blocks)) for step in torus(6, 0, dims=(3, 2))[0]]
-    [(1, 3), (2, 1), (2, 1), (2, 1), (2, 1), (1, 3)]
-    """
-    if form == "swing":
-        return [Layer(lambda _, rank: swing.there_and_back(dims, rank), range(p), itself)]
-    if len(dims) == 1:
-        return [Layer(ring, range(p), itself)]
-    parts = {"inner": "ring", "middle": f"torus(dims={dims[:-1]})", "allgather": "ring", "groups": dims[-1]}
-    layers: list[Layer] = split_rail.body(p, **split_rail.resolve(p, **parts))
-    return layers
 
 
 @algorithm(

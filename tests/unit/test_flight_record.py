@@ -415,8 +415,8 @@ def as_another_user():
 
 @pytest.fixture
 def shared(monkeypatch):
-    """A directory of records that all users can reach."""
-    with tempfile.TemporaryDirectory() as folder:
+    """A directory of records that all users can reach, which TMPDIR may not be."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setenv(flight.VARIABLE, folder)
         yield Path(folder)

@@ -237,7 +237,7 @@ def test_cases(entry):
 
 @pytest.mark.parametrize("spec", ["allgather ring", "allreduce ring", "allreduce recursive_doubling", "scan linear"])
 def test_each_case_is_proved_in_place_and_not_on_9_to_16_ranks(spec, monkeypatch):
-    """Case and placement both change with p, and not in step. All but the case without chunks, which is on every p."""
+    """Case and placement both change with p, and not in step. The case without chunks is for fewer ranks."""
     proved = set()
 
     class Recorded:
@@ -252,7 +252,7 @@ def test_each_case_is_proved_in_place_and_not_on_9_to_16_ranks(spec, monkeypatch
     for p in range(9, 17):
         check_tables(schedule(*spec.split(), p))
     kinds = {kind for kind, _ in proved}
-    assert len(kinds) > 2 and proved == {(kind, in_place) for kind in kinds for in_place in (False, True)}
+    assert len(kinds) > 1 and proved == {(kind, in_place) for kind in kinds for in_place in (False, True)}
 
 
 @pytest.mark.parametrize(

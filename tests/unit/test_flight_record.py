@@ -416,7 +416,7 @@ def as_another_user():
 @pytest.fixture
 def shared(monkeypatch):
     """A directory of records that all users can reach, which TMPDIR may not be."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setenv(flight.VARIABLE, folder)
         yield Path(folder)

@@ -687,7 +687,7 @@ MUTATIONS = [
         "key=lambda source: -source.part.began, default=step",
         "unit/test_timeline.py",
     ),
-    Mutation("mpicoll/timeline/recorder.py", "starts[sink][record.sequence] -= record.form == PERSISTENT", "pass", "mpi/test_timeline.py"),
+    Mutation("mpicoll/timeline/recorder.py", " -= record.form == PERSISTENT", " -= 0", "mpi/test_timeline.py"),
     Mutation("mpicoll/diagnostics/flight.py", "self.ended or ended", "ended", "unit/test_flight_record.py"),
     Mutation(
         "mpicoll/diagnostics/flight.py",

@@ -34,7 +34,7 @@ from .plan import (
     layout,
 )
 from .rows import Row, Segment, Tables, joined, merged
-from .template import FREED, STRAND, Template, bound, most_messages
+from .template import FREED, STRAND, Template, bound
 
 Remember = Callable[[Hashable, Callable[[], Template]], Template]  # cached template of a key, or a new one
 
@@ -159,7 +159,7 @@ class Lowering:
             events,
             steps,
             strands,
-            most_messages(rows, steps),
+            self.tables.most_messages,
             tuple(self.numbers),
             inputs + outputs,
             inputs,

@@ -225,7 +225,9 @@ class Plan(PlanTables):
 
 def add_stride_column(table: np.ndarray) -> np.ndarray:
     """Return a table with a last column of zeros, the strides that engines expect (see rolled.py)."""
-    return np.hstack([table, np.zeros((len(table), 1), np.int64)])
+    wider = np.zeros((len(table), table.shape[1] + 1), np.int64)
+    wider[:, :-1] = table
+    return wider
 
 
 def is_staged(schedule: Schedule, rank: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .plan import CODED
+from .plan import CODED, RECV
 
 Segment = tuple[int, int, int]  # base, first entry, number of entries; see template.py
 Row = tuple[int, int, list[Segment], int]  # kind, peer, segments, stage
@@ -48,7 +48,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.rows, self.segments, self.steps, self.strands = (array("q") for _ in range(4))
-        self.n_rows = self.n_segments = self.n_steps = 0
+        self.n_rows = self.n_segments = self.n_steps = self.most_messages = 0
         self.strand_begin = 0
 
     def add_step(self, post: Sequence[Row], finish: Sequence[Row]) -> None:
@@ -61,6 +61,7 @@ class Tables:
             for piece in pieces:
                 self.segments.extend(piece)
         self.n_rows = posts + len(finish)
+        self.most_messages = max(self.most_messages, sum([row[0] <= RECV for row in post]))
         self.n_steps += 1
         self.steps.extend((first, posts, self.n_rows))
 

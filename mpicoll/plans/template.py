@@ -17,15 +17,16 @@ Tables (int64):
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from ..kernels.cache import jit
 from ..kernels.deferred import njit
-from ..kernels.memory import address_of, addresses, line, table
+from ..kernels.memory import address_of, line, table
 from ..schedules.collectives import Block
 from . import plan
-from .plan import ALIGN, OBJECT_BYTES, RECV, WHOLE, Coding, Layout, Plan, add_stride_column
+from .plan import ALIGN, OBJECT_BYTES, RECV, WHOLE, Coding, Layout, Plan
 
 FREED, STRAND = -1, -2
 NUMBER, IS_CODED = range(2)  # columns of entries
@@ -79,17 +80,22 @@ class Binding:
     """
 
     def __init__(self, template: Template) -> None:
-        self.sizes = np.zeros(len(template.blocks), np.int64)
-        self.codes = np.zeros(len(template.blocks), np.int64)
-        self.places = np.zeros(template.places, np.int64)
-        self.rows, self.segments = add_stride_column(template.rows), add_stride_column(template.segments)
-        self.scalars = np.full(2, WHOLE, np.int64)
-        entries = len(template.entries)
-        self._work = np.zeros(entries, np.int64), np.zeros(entries, np.int64), np.zeros((entries + 1, 2), np.int64)
+        blocks, entries = len(template.blocks), len(template.entries)
+        rows, segments = len(template.rows), len(template.segments)
+        lengths = blocks, blocks, template.places, 6 * rows, 4 * segments, entries, entries, 2 * (entries + 1), 2
+        ends = list(accumulate(lengths, initial=0))
+        memory = np.zeros(ends[-1], np.int64)  # of all arrays, since it takes long to ask an array for its address
+        parts = [memory[first:end] for first, end in pairwise(ends)]
+        self.sizes, self.codes, self.places, self.scalars = *parts[:3], parts[-1]
+        self.rows, self.segments = parts[3].reshape(rows, 6), parts[4].reshape(segments, 4)
+        self.rows[:, :-1], self.segments[:, :-1] = template.rows, template.segments
+        self.scalars[:] = WHOLE
         # the tables and not the template, which would be a reference cycle
         self._tables = template.rows, template.segments, template.entries, template.events
-        bound = self.sizes, self.codes, self.places, self.rows, self.segments
-        self._arrays = addresses(*self._tables, *bound, *self._work, self.scalars)
+        at = address_of(memory)
+        counts = *lengths[:3], rows, segments, entries, entries, entries + 1, 2
+        bound = [(at + memory.itemsize * first, n) for first, n in zip(ends, counts)]
+        self._arrays = np.array([*((address_of(table), len(table)) for table in self._tables), *bound], np.int64)
         self.at = address_of(self._arrays)
 
     def bind(self, slice_: int, code_slice: int) -> int:

@@ -35,7 +35,7 @@ VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),
     "circulant": ("k=4", "segments=32"),
     "split_rail": ("middle=recursive_doubling", "middle=rabenseifner", "middle=circulant", "middle=bruck"),
-    "torus": ("dims=3", "form=swing", "dims=3, ports=all"),
+    "torus": ("dims=3", "form=swing"),
     "hierarchical": ("middle=chain", "middle=ring", "middle=recursive_doubling", "middle=rabenseifner"),
 }
 

@@ -23,7 +23,7 @@ with comm.using(allreduce="ring"):
         comm.Allreduce(x, y)
 """
 SAMPLE = (
-    "sleeps", "sleeps with Python's lock", "stopped", "killed", "raises", "calls another collective", "another root",
+    "sleeps", "waits for a lock", "stopped", "killed", "raises", "calls another collective", "another root",
     "another operator", "another count", "sleeps, others in a pickled collective", "receives",
     "communicators in another order", "a thread sleeps", "threads in another order",
     "a persistent call is not started",

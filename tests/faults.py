@@ -324,16 +324,13 @@ def inject(name: str, victim: int, seed: int, when: Path) -> None:
     ranks.forever()
 
 
-def run(name: str, seed: int, folder: Path, limit: float = SECONDS) -> tuple[float, dict[str, Any]]:
-    """Inject a fault; return after how many seconds it was named right, and the last report.
-
-    limit: seconds after which it counts as not named, with infinity.
-    """
+def run(name: str, seed: int, folder: Path) -> tuple[float, dict[str, Any]]:
+    """Inject a fault; return after how many seconds it was named right, infinity if it was not, and the last report."""
     victim, when, records = seed % RANKS, folder / "when", folder / "records"
     process = start([sys.executable, str(HERE), "--inject", name, str(victim), str(seed), str(when)], records)
     try:
         began, last = _wait_for(when), dict[str, Any]()
-        while time.time() < began + limit:
+        while time.time() < began + SECONDS:
             last = report(records)
             if is_right(FAULTS[name], victim, last):
                 return time.time() - began, last

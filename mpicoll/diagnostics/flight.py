@@ -142,6 +142,7 @@ class FlightRecord:
         self.words = np.frombuffer(self.memory, np.int64, HEADER)
         self.history = History(self.memory, CALLS, address_of(self.words) + CALLS)
         self.words[[1, PROCESS, RANK, SIZE, STARTED]] = FORMAT, self.process, rank, size, started(self.process)
+        self.words[WRITTEN] = time.time_ns()  # so that a rank which never writes a text is found to be silent
         self.words[0] = MAGIC
 
     def numbers(self) -> tuple[np.ndarray, int]:

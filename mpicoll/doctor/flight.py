@@ -193,7 +193,7 @@ def _read_once(path: Path) -> Process | None:
     text = content[begin : begin + int(words[flight.LENGTHS + which])]
     facts: dict[str, Any] = json.loads(text) if text else {}
     pid, host = int(words[flight.PROCESS]), facts.get("host") or path.name.rsplit("-", 2)[0]
-    age = max(0.0, time.time() - int(words[flight.WRITTEN]) * 1e-9) if words[flight.WRITTEN] else 0.0
+    age = max(0.0, time.time() - int(words[flight.WRITTEN]) * 1e-9)
     place = int(words[flight.RANK]), int(words[flight.SIZE]), pid, host
     says = facts.get("program", ""), facts.get("location", ""), facts.get("ended", "")
     is_alive = flight.started(pid) == int(words[flight.STARTED]) if host == socket.gethostname() else None

@@ -137,6 +137,19 @@ def test_a_dead_rank(run):
     assert "process 4194305" in report.lines[1] and "was killed" in report.lines[1]
 
 
+def test_a_rank_that_keeps_the_lock_before_its_first_text(run):
+    """Its record says nothing but its calls and when it was opened."""
+    for rank in (0, 2):
+        run(rank, 8, (8, "Allreduce"))
+    record = FlightRecord()
+    record.open()
+    record.words[flight.RANK], record.words[flight.SIZE] = 1, 3
+    record.words[flight.WRITTEN] -= int(3e9)
+    report = judged(run)
+    assert report.verdict == Verdict.STALLED
+    assert f"rank 1: process {os.getpid()} has not written for 3 s: {reader.KEEPS_LOCK}; somewhere" in report.lines
+
+
 def test_all_are_gone_and_one_had_begun_fewer_calls(run):
     for rank, calls in enumerate((8, 7, 8)):
         run(rank, calls, pid=2**22 + 1)

@@ -44,14 +44,14 @@ def status(
 
     mpi4py.rc.initialize = False  # only modules that import it are needed
     from ..diagnostics.flight import bases
-    from ..doctor import flight, history, torch_dump
+    from ..doctor import flight, history, torch_dump, verdict
 
     with asking():
         try:
             places = [Path(name) for name in directories] or [_run(flight.runs(bases() if job else bases()[:1]), job)]
             before = flight.read(places)
             time.sleep(wait)
-            report = flight.judge(before, flight.read(places))
+            report = verdict.judge(before, flight.read(places))
             histories = {process.rank: process.history for process in report.processes}
             if folder is not None:
                 torch_dump.write(histories, folder)

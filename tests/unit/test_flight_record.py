@@ -24,7 +24,7 @@ from mpicoll.diagnostics.flight import FlightRecord, Place
 from mpicoll.diagnostics.history import CommHistory
 from mpicoll.diagnostics.status import Answer, Failure
 from mpicoll.doctor import flight as reader
-from mpicoll.doctor.flight import Verdict
+from mpicoll.doctor.verdict import Verdict, judge
 from mpicoll.progress.operation import CallId, RecordedArguments
 
 ALL = "ranks 0-2"
@@ -63,7 +63,7 @@ def run(tmp_path, monkeypatch):
 
 def judged(run, before=None):
     now = reader.read([run.directory])
-    return reader.judge(before or now, now)
+    return judge(before or now, now)
 
 
 def test_a_recovery_is_what_a_rank_does(run):
@@ -255,7 +255,7 @@ def test_calls_in_flight_that_a_rank_does_not_wait_in(run, change):
         answer.inside = change != "computes"
         if change != "computes" and name == ALL:
             answer.under_way = [CallId(9, 0, "Ibcast")]
-    report = reader.judge(processes, processes)
+    report = judge(processes, processes)
     assert "different order" not in " ".join(report.lines)
 
 
@@ -276,7 +276,7 @@ def test_a_chain_of_waits_is_no_cycle(run):
     record.write("elsewhere", answers)
     numbers = reader.read([run.directory])
     del numbers[0].answers[f"{ALL} (2)"]
-    report = reader.judge(numbers, numbers)
+    report = judge(numbers, numbers)
     assert report.verdict == Verdict.STALLED and "different order" not in " ".join(report.lines)
 
 

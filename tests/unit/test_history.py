@@ -18,8 +18,8 @@ from mpicoll.diagnostics.history import COMM_SHIFT, LOCATION_SHIFT, ROWS, with_r
 from mpicoll.doctor import flight as reader
 from mpicoll.doctor import history as read
 from mpicoll.doctor import torch_dump
-from mpicoll.doctor.flight import Verdict
 from mpicoll.doctor.history import Row
+from mpicoll.doctor.verdict import Verdict, judge
 
 MOST = (1 << 23) - 1  # of communicators that have the same ranks
 ROW = Row(1, "ranks 0-2", 7, 0, "Allreduce", "blocking", "ring", "SUM", -1, 80, "done", 1.0, 2e-6, "a.py, line 1, in f")
@@ -246,7 +246,7 @@ def test_status_names_the_first_difference(run):
         run(number, "Bcast", "Allreduce")
     run(1, "Bcast", "Barrier", "Allreduce")
     now = reader.read([run.directory])
-    report = reader.judge(now, now)
+    report = judge(now, now)
     assert report.verdict == Verdict.MISMATCH
     assert report.lines[1] == (
         "call 2 on ranks 0-2 is the first in which ranks differ: ranks 0, 2 made Allreduce of 80 bytes, by ring, "
@@ -257,7 +257,7 @@ def test_status_names_the_first_difference(run):
 def test_status_names_the_last_call_of_a_dead_rank(run):
     run(0, "Bcast", pid=2**22 + 1)
     now = reader.read([run.directory])
-    line = reader.judge(now, now).lines[1]
+    line = judge(now, now).lines[1]
     assert "last in Bcast (call 1 on ranks 0-2, in flight), at bcast.py, line 3, in f" in line
 
 

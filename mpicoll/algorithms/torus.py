@@ -30,9 +30,9 @@ def parts(dims: tuple[int, ...], ports: int) -> int:
 
 
 def turned(dims: tuple[int, ...], part: int) -> tuple[tuple[int, ...], list[int]]:
-    """Return the grid as a part of the vector sees it, and the rank at each of its places.
+    """Return the sizes of the grid in the order of dimensions that a part takes, and its ranks so ordered.
 
-    Dimension `part` comes first. The second half of the parts go through all dimensions in the other direction.
+    The order begins with dimension `part`. The second half of the parts go along all dimensions in the other direction.
 
     >>> turned((2, 3), 1), turned((2, 3), 2)
     (((3, 2), [0, 3, 1, 4, 2, 5]), ((2, 3), [0, 2, 1, 3, 5, 4]))

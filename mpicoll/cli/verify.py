@@ -24,7 +24,7 @@ LISTED = 8  # runs of numbers of ranks that are listed before the middle is left
 @click.argument("collective", required=False)
 @click.argument("algorithm", required=False)
 @click.option("--max-ranks", default=16, show_default=True, type=click.IntRange(min=1), help="Prove p = 1 to this.")
-@click.option("--large", type=click.IntRange(min=2), help="Prove logarithmic algorithms for so many ranks, too.")
+@click.option("--large", type=click.IntRange(min=2), help="Also prove algorithms of at most 4 lg p steps for this p.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes  [default: as many as there are CPUs]")
 @click.option("--explore", "page", metavar="FILE", help="If any fails, write a page that plays the faults to FILE.")
 @click.option("--cache/--no-cache", default=True, help="Use and keep proofs of earlier runs of these sources, or not.")

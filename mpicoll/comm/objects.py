@@ -1,4 +1,4 @@
-"""Define the lowercase collectives of Python objects: mpi4py's own, counted, in check mode compared."""
+"""Count mpi4py's lowercase collectives of Python objects, and compare them between ranks in check mode."""
 
 from __future__ import annotations
 

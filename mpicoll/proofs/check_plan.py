@@ -22,8 +22,8 @@ from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
 FEW = 4  # ranks up to which tables are proved with every root, on all cases, in place and not
-SEVERAL = 8  # ranks up to which they are proved with two roots, on fewer cases, and their form is checked
-MANY = 16  # ranks up to which they are proved for every p, with one root on one case
+SEVERAL = 8  # ranks up to which they are proved with two roots, on fewer cases
+MANY = 16  # ranks up to which they are proved for every p, with one root on one case, and their form is checked
 LARGE = (23, 32, 33)  # more ranks on which they are proved, on one case
 LARGE_SUMS = (23, 32)  # of these, those with averages and with float32 sums
 
@@ -220,7 +220,7 @@ def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | No
 def check_forms(schedule: Schedule, case: Case, plans: list[tuple[int, Plan]]) -> None:
     """Check the tables of plans, each with its rank, and the rolled form that engines run. Raises VerifyError."""
     for rank, plan in plans:
-        violations = faults(plan) if schedule.p <= SEVERAL else []
+        violations = faults(plan) if schedule.p <= MANY else []
         if not violations and not equal(unrolled(rolled(plan)), plan):
             violations = ["loops that do what its steps do"]
         if violations:

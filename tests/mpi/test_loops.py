@@ -102,7 +102,7 @@ def one_by_one(p, rank):
 @each("engine", collectives.ENGINES)
 def test_rank_by_rank(comm, registry, monkeypatch, loops, engine):
     """Peers move from turn to turn. Loops are looked for in few steps too here, as in the test below."""
-    monkeypatch.setattr(rolled, "LOOKED_AT", 0)
+    monkeypatch.setattr(rolled, "MIN_STEPS", 0)
     one_by_one.__doc__ = DOC
     algorithm("bcast")(one_by_one)
     with Checks() as checks:
@@ -113,7 +113,7 @@ def test_rank_by_rank(comm, registry, monkeypatch, loops, engine):
 @pytest.mark.mpi(min_size=5)
 @each("engine", collectives.ENGINES)
 def test_every_algorithm(comm, monkeypatch, loops, engine):
-    monkeypatch.setattr(rolled, "LOOKED_AT", 0)
+    monkeypatch.setattr(rolled, "MIN_STEPS", 0)
     ours, found = mpicoll.Comm(comm), {}
     with Checks() as checks:
         for collective, spec in collectives.specs():

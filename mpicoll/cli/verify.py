@@ -24,7 +24,7 @@ LISTED = 8  # runs of numbers of ranks that are listed before the middle is left
 @click.argument("collective", required=False)
 @click.argument("algorithm", required=False)
 @click.option("--max-ranks", default=16, show_default=True, type=click.IntRange(min=1), help="Prove p = 1 to this.")
-@click.option("--large", type=click.IntRange(min=2), help="Also prove algorithms of at most 4 lg p steps for this p.")
+@click.option("--large", type=click.IntRange(min=2), help="Also prove logarithmic algorithms for this p.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes  [default: as many as there are CPUs]")
 @click.option("--explore", "page", metavar="FILE", help="If any fails, write a page that plays the faults to FILE.")
 @click.option("--cache/--no-cache", default=True, help="Use and keep proofs of earlier runs of these sources, or not.")
@@ -36,12 +36,13 @@ def verify(
     and in order, messages and memory as claimed. Exit status 0 only if all hold.
 
     Schedules are proved with every root up to 16 ranks and two beyond, where a root is but a renaming; the tables
-    they are lowered to, and the memory these take, up to 16 ranks and on 23, 32 and 33.
+    they are lowered to, and the memory these take, up to 8 ranks and on 9, 12, 13, 16, 23 and 32.
 
     ALGORITHM is a name, proved with its default parameters and all others it declares, or "name(key=value)", proved
     with these.
 
-    --large 1024 proves algorithms of at most 4 lg p steps on 1,024 ranks too, with their default parameters.
+    --large 1024 proves algorithms of at most 4 lg p steps, in which a rank sends and receives at most 8 lg p messages,
+    on 1,024 ranks too, with their default parameters.
 
     Proofs that held are kept in $XDG_CACHE_HOME/mpicoll (~/.cache/mpicoll) until a source they depend on changes. With
     algorithms of your own (--load) all is proved again.

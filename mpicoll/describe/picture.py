@@ -108,7 +108,7 @@ class Recorder(SymbolicExecution):
 
     def _finish(self, line: Any) -> None:
         super()._finish(line)
-        step, state = line.steps[line.index], self.trace.state[line.rank]
+        step, memory = line.steps[line.index], self.trace.memory[line.rank]
         if all(isinstance(op, Send) for op in step):
             return
         reduced = {Loc(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}
@@ -117,7 +117,8 @@ class Recorder(SymbolicExecution):
         written = [Loc(op.buffer, b) for op in step if not isinstance(op, Send | Local) for b in op.blocks]
         self.got.append(
             Got(
-                line.rank, line.strand, line.index, line.finish, {loc: state[loc] for loc in written + local}, reduced,
+                line.rank, line.strand, line.index, line.finish,
+                {loc: memory[loc.buffer][loc.block] for loc in written + local}, reduced,
                 self.trace.known[line.rank],
                 tuple(op.peer for op in step if isinstance(op, RecvReduce)), tuple(op.peer for op in plain),
             )

@@ -22,34 +22,36 @@ from .interpreter import Machine, is_in_place_rank
 from .wellformed import faults
 
 FEW = 4  # ranks up to which tables are proved with every root, on all cases, in place and not
-SEVERAL = 8  # ranks up to which they are proved with two roots, on fewer cases
-MANY = 16  # ranks up to which they are proved for every p, with one root on one case, and their form is checked
-LARGE = (23, 32, 33)  # more ranks on which they are proved, on one case
-LARGE_SUMS = (23, 32)  # of these, those with averages and with float32 sums
+SEVERAL = 8  # ranks up to which they are proved for every p, with two roots, on fewer cases
+MANY = (9, 12, 13, 16)  # more ranks on which they are proved, with one root on one case
+LARGE = (23, 32)  # more ranks on which they are proved, with one root on chunks or not, averages and float32 sums
 
 
 def wanted(schedule: Schedule) -> bool:
-    """Return whether a schedule's tables are to be proved: with all roots up to FEW ranks, with one beyond SEVERAL.
+    """Return whether a schedule's tables are to be proved: with all roots up to FEW ranks, on some p beyond SEVERAL.
 
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all. So the root changes with p.
     """
     p, root = schedule.p, schedule.root
     if p <= SEVERAL:
         return p <= FEW or root in (0, p - 1 if p % 2 else p // 2)
-    return (p <= MANY or p in LARGE) and (not schedule.collective.rooted or root == (p - 1 if p % 3 else 0))
+    return p in (*MANY, *LARGE) and (not schedule.collective.rooted or root == (p - 1 if p % 3 else 0))
 
 
 def cases(schedule: Schedule) -> Iterator[Case]:
-    """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, one or more beyond MANY.
+    """Yield the counts and chunkings a schedule's tables are proved on: most up to FEW ranks, one for each of MANY.
 
-    Between SEVERAL and MANY it is one that changes with p. Over these p, each is proved in place and not.
+    With parameters other than the defaults it is two beyond FEW ranks. What is one of several changes with p.
     """
     p, naming = schedule.p, schedule.collective.naming
     k = max(1, len(schedule.blocks)) if naming == "vector" else 1
     if naming == "none":
         yield Case(0, 1, None, 4)
-    elif p > MANY:
-        yield from _cases_of_large(schedule, Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4))
+    elif p > MANY[-1]:
+        case = Case(2 * k + 1, 1, 2, 2) if p % 2 else Case(k + 1, 1, None, 4)
+        yield case
+        yield from averaged(schedule, replace(case, averaged=True))
+        yield from sums(schedule, replace(case, float32_sums=True))
     else:
         whole = Case(k + 1, 2, None, 4)
         others = [
@@ -58,7 +60,12 @@ def cases(schedule: Schedule) -> Iterator[Case]:
             *sums(schedule, Case(k + 1, 2, None, 4, averages(schedule), float32_sums=True)),
             *blocks_of_many_sizes(schedule, 6, 2),
         ]
-        yield from (whole, *others) if p <= SEVERAL else (others[p // 2 % len(others)],)
+        if p > SEVERAL:
+            yield others[MANY.index(p) % len(others)] if p in MANY else whole
+        elif p > FEW and schedule.parameters:
+            yield from (whole, others[p % len(others)])
+        else:
+            yield from (whole, *others)
         if p <= FEW:
             yield Case(0, 1, None, 4)
             yield Case(1, 3, None, 4)
@@ -66,13 +73,6 @@ def cases(schedule: Schedule) -> Iterator[Case]:
             yield from averaged(schedule, Case(k + 1, 1, None, 4, averaged=True))
             yield from sums(schedule, Case(3 * k + 2, 2, 4, 2, float32_sums=True))
             yield from blocks_of_many_sizes(schedule, 4, None)
-
-
-def _cases_of_large(schedule: Schedule, case: Case) -> Iterator[Case]:
-    yield case
-    if schedule.p in LARGE_SUMS:
-        yield from averaged(schedule, replace(case, averaged=True))
-        yield from sums(schedule, replace(case, float32_sums=True))
 
 
 def blocks_of_many_sizes(schedule: Schedule, most: int, chunk_bytes: int | None) -> Iterator[Case]:
@@ -220,7 +220,7 @@ def run(schedule: Schedule, case: Case, in_place: bool, lowered: list[Plan] | No
 def check_forms(schedule: Schedule, case: Case, plans: list[tuple[int, Plan]]) -> None:
     """Check the tables of plans, each with its rank, and the rolled form that engines run. Raises VerifyError."""
     for rank, plan in plans:
-        violations = faults(plan) if schedule.p <= MANY else []
+        violations = faults(plan) if schedule.p <= MANY[-1] else []
         if not violations and not equal(unrolled(rolled(plan)), plan):
             violations = ["loops that do what its steps do"]
         if violations:

@@ -8,6 +8,7 @@ must equal the formulas of the docstring. check_plan.check_tables proves the low
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -51,23 +52,24 @@ def expected_value(schedule: Schedule, rank: int, block: object) -> Value:
 
 
 def _check_result(schedule: Schedule, trace: Trace) -> None:
-    s = schedule
+    s, everyone = schedule, (1 << schedule.p) - 1
     for rank in range(s.p):
-        for block in s.ends(rank):
-            got, expected = trace.state[rank].get((VALUE, block)), expected_value(s, rank, block)
-            if got != expected:
-                raise VerifyError(
-                    s.title, s.p, rank, op=f"the end of block {block}", expected=show(expected), got=show(got)
-                )
-        if s.collective.naming == "none" and trace.known[rank] != (1 << s.p) - 1:
-            raise VerifyError(
-                s.title,
-                s.p,
-                rank,
-                op="leaving the barrier",
-                expected="to have heard of every rank",
-                got=f"heard of {show(trace.known[rank])}",
-            )
+        ends, held = s.ends(rank), trace.memory[rank][VALUE]
+        expected = _expected_values(s, rank, ends)
+        if (got := [held.get(block) for block in ends]) != expected:
+            i = next(i for i in range(len(ends)) if got[i] != expected[i])
+            op = f"the end of block {ends[i]}"
+            raise VerifyError(s.title, s.p, rank, op=op, expected=show(expected[i]), got=show(got[i]))
+        if s.collective.naming == "none" and trace.known[rank] != everyone:
+            expected_words, got_words = "to have heard of every rank", f"heard of {show(trace.known[rank])}"
+            raise VerifyError(s.title, s.p, rank, op="leaving the barrier", expected=expected_words, got=got_words)
+
+
+def _expected_values(schedule: Schedule, rank: int, blocks: Sequence[Block]) -> list[Value]:
+    """Return the values that blocks of a rank must have at the end."""
+    if schedule.collective.reduces:  # the same for all blocks
+        return [expected_value(schedule, rank, None)] * len(blocks)
+    return [expected_value(schedule, rank, block) for block in blocks]
 
 
 def _check_residual(schedule: Schedule, trace: Trace) -> None:
@@ -75,7 +77,7 @@ def _check_residual(schedule: Schedule, trace: Trace) -> None:
     if schedule.parameters.get("feedback") != "yes" or schedule.p == 1:
         return
     for rank in range(schedule.p):
-        if (REST, rank) not in trace.state[rank]:
+        if rank not in trace.memory[rank][REST]:
             what = f"the residual of block {rank}"
             raise VerifyError(schedule.title, schedule.p, rank, op="the end", expected=f"to keep {what}", got="nothing")
 

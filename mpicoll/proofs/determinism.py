@@ -84,7 +84,7 @@ class ReductionTrees(SymbolicExecution):
 
     def tree(self, rank: int, block: Block) -> int:
         """Return the tree of one rank's result."""
-        tree = self.trace.state[rank][VALUE, block]
+        tree = self.trace.memory[rank][VALUE][block]
         assert isinstance(tree, int)
         return tree
 

@@ -46,7 +46,7 @@ class Encodings(SymbolicExecution):
 
     def of(self, rank: int, block: object) -> Counts:
         """Return the contributions to one rank's result: (rank, how often it was encoded)."""
-        number = self.trace.state[rank][VALUE, block]
+        number = self.trace.memory[rank][VALUE][block]
         assert isinstance(number, int)
         return self.counts[number]
 

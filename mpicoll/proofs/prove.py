@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import cache
 from typing import Any
 
@@ -54,21 +54,31 @@ def schedules(entry: Algorithm, p: int, parameters: Given | None = None) -> Iter
 def prove(entry: Algorithm, p: int, parameters: Given | None = None) -> int:
     """Prove an algorithm for p ranks, and return the number of schedules proved.
 
-    check_plan.wanted selects the schedules whose lowered tables and scratch are proved. The reduction order is proved
-    for up to ORDERED ranks.
+    check_plan.wanted selects the schedules whose lowered tables and scratch are proved; tables once for all parameters
+    with which ranks do the same. The reduction order is proved for up to ORDERED ranks.
     """
-    count = 0
+    count, proved = 0, set[Hashable]()
     for schedule in schedules(entry, p, parameters):
         verify(schedule)
-        if wanted(schedule):
-            lowered = Lowered(schedule)
-            check_tables(schedule, lowered)
-            if schedule.root == 0:  # the docstring's formulas are for root 0
-                check_scratch(schedule, lowered)
-                if p <= ORDERED and schedule.collective.reduces:
-                    check_reduction_order(schedule, lowered)
         count += 1
+        if not wanted(schedule):
+            continue
+        lowered = Lowered(schedule)
+        if schedule.root == 0:  # the docstring's formulas are for root 0
+            check_scratch(schedule, lowered)
+        if (lowered_from := _lowered_from(schedule)) not in proved:
+            proved.add(lowered_from)
+            check_tables(schedule, lowered)
+            if schedule.root == 0 and p <= ORDERED and schedule.collective.reduces:
+                check_reduction_order(schedule, lowered)
     return count
+
+
+def _lowered_from(schedule: Schedule) -> Hashable:
+    """Return all that lowering knows of a schedule."""
+    programs, s = tuple(map(schedule.program, range(schedule.p))), schedule
+    divides = s.algorithm.divides_where_owned(s.p, s.resolved)
+    return programs, tuple(s.blocks), s.root, s.commutative, s.codec, divides
 
 
 def selected(collective: str | None = None, name: str | None = None) -> list[Algorithm]:

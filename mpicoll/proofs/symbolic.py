@@ -7,9 +7,8 @@ the contributions in them. A deadlock, or an outcome that could differ between t
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from itertools import starmap
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import VerifyError
@@ -39,18 +38,26 @@ class Message(NamedTuple):
         return self.start + 1
 
 
+Memory = defaultdict[str, dict[Block, Value]]  # of a rank: the values in each of its buffers
+
+
 @dataclass
 class Trace:
-    """The result of a symbolic execution: its messages in order, and every rank's final state."""
+    """The result of a symbolic execution: its messages in order, and every rank's final memory."""
 
-    messages: list[Message] = field(default_factory=list)
-    state: list[dict[Place, Value]] = field(default_factory=list)
+    completed: list[tuple[_Posted, _Posted, int]] = field(default_factory=list)  # sends, their receives, and starts
+    memory: list[Memory] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     steps: int = 0
     sent: list[int] = field(default_factory=list)  # blocks per rank
     received: list[int] = field(default_factory=list)
     codes_sent: list[int] = field(default_factory=list)  # the same of encoded blocks
     codes_received: list[int] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[Message]:
+        """Return the completed messages, in the order of their completion."""
+        return [_message(*ends) for ends in self.completed]
 
 
 class _Line:
@@ -65,9 +72,10 @@ class _Line:
 
 
 class _Posted(NamedTuple):
-    """A posted send or receive that is not matched yet: operation k of the current step of a line."""
+    """A posted send or receive: operation k of a step of a line."""
 
     line: _Line
+    step: int
     k: int
     op: Send | Recv | RecvReduce
     at: int
@@ -87,7 +95,7 @@ class SymbolicExecution:
         self.ordered = schedule.collective.reduces and not schedule.commutative
         p = schedule.p
         self.trace = Trace(
-            state=[self._start(rank) for rank in range(p)],
+            memory=[self._start(rank) for rank in range(p)],
             known=[1 << r for r in range(p)],
             sent=[0] * p,
             received=[0] * p,
@@ -103,15 +111,16 @@ class SymbolicExecution:
         self.unmatched: dict[tuple[int, int, int], list[_Posted]] = {}  # by source, destination, strand
         self.ready = deque(self.lines.values())
 
-    def _start(self, rank: int) -> dict[Place, Value]:
-        own = self._contribution(rank)
-        return {(b, block): own for block in self.schedule.starts(rank) for b in (VALUE, INPUT)}
+    def _start(self, rank: int) -> Memory:
+        contributions = dict.fromkeys(self.schedule.starts(rank), self._contribution(rank))
+        return defaultdict(dict, {VALUE: contributions, INPUT: contributions.copy()})
 
     def _contribution(self, rank: int) -> Value:
         """Return the value of a rank's contribution."""
         return Interval(rank, rank + 1) if self.ordered else 1 << rank
 
     def _combine(self, left: Value, right: Value) -> Value:
+        """Return left∘right. Raises ValueError if a contribution would count twice or be out of order."""
         return combine(left, right)
 
     def execute(self) -> Trace:
@@ -177,82 +186,99 @@ class SymbolicExecution:
     def _post(self, line: _Line) -> None:
         if line.index == len(line.steps):
             return
-        step, state = line.steps[line.index], self.trace.state[line.rank]
-        line.taken, line.finish = {}, line.clock
-        messages = self._check_step(line, step)
+        index, rank, strand, at = line.index, line.rank, line.strand, line.clock
+        line.taken, line.finish = {}, at
+        messages = self._check_step(line, line.steps[index])
         line.pending = len(messages)
         for k, op in messages:
             if type(op) is Send:
-                buffer = op.buffer
                 try:
-                    values = tuple([state[buffer, b] for b in op.blocks])
+                    values = tuple(map(self.trace.memory[rank][op.buffer].__getitem__, op.blocks))
                 except KeyError as missing:
-                    self._read(line, missing.args[0], op)
+                    self._read(line, (op.buffer, missing.args[0]), op)
                     raise
-                posted = _Posted(line, k, op, line.clock, values, self.trace.known[line.rank])
-                self._match((line.rank, op.peer, line.strand), posted)
+                self._match((rank, op.peer, strand), _Posted(line, index, k, op, at, values, self.trace.known[rank]))
             else:
-                self._match((op.peer, line.rank, line.strand), _Posted(line, k, op, line.clock))
+                self._match((op.peer, rank, strand), _Posted(line, index, k, op, at))
         if not line.pending:
             self.ready.append(line)
 
     def _check_step(self, line: _Line, step: Step) -> list[tuple[int, Send | Recv | RecvReduce]]:
         """Check that a step may do what it does, and return its messages, each with its place in the step."""
-        reduces, messages = self.schedule.collective.reduces, []
+        messages: list[tuple[int, Send | Recv | RecvReduce]] = []
+        receives = False
         for k, op in enumerate(step):
-            if not reduces and isinstance(op, (RecvReduce, Reduce)):
-                self._fail(line, op, "no reduction in a collective that only moves data", "one")
-            if not isinstance(op, LOCAL):
+            if isinstance(op, LOCAL):
+                self._check_local(line, op)
+            else:
                 self._check_message(line, op)
                 messages.append((k, op))
-            elif op.dst.buffer == INPUT:
-                self._fail(line, op, "a target other than the read-only input", "input")
-            elif isinstance(op, Reduce) and (op.dst.buffer in CODED or op.src.buffer in CODED):
-                self._fail(line, op, "codes to be decoded before they are reduced", "codes")
-            elif isinstance(op, Copy) and op.dst.buffer in CODED and op.src.buffer in CODED:
-                self._fail(line, op, "codes to be made of a block, or a block of codes", "codes of codes")
-        if len(messages) > 1:
+                receives = receives or type(op) is Recv
+        if receives and len(messages) > 1:
             self._check_targets(line, step)
         return messages
 
+    def _check_local(self, line: _Line, op: Local) -> None:
+        if isinstance(op, Reduce):
+            self._check_reduces(line, op)
+        if op.dst.buffer == INPUT:
+            self._fail(line, op, "a target other than the read-only input", "input")
+        elif isinstance(op, Reduce) and (op.dst.buffer in CODED or op.src.buffer in CODED):
+            self._fail(line, op, "codes to be decoded before they are reduced", "codes")
+        elif isinstance(op, Copy) and op.dst.buffer in CODED and op.src.buffer in CODED:
+            self._fail(line, op, "codes to be made of a block, or a block of codes", "codes of codes")
+
+    def _check_reduces(self, line: _Line, op: Op) -> None:
+        if not self.schedule.collective.reduces:
+            self._fail(line, op, "no reduction in a collective that only moves data", "one")
+
     def _check_message(self, line: _Line, op: Send | Recv | RecvReduce) -> None:
-        p, blocks = self.schedule.p, op.blocks
-        if not 0 <= op.peer < p or op.peer == line.rank:
-            self._fail(line, op, f"another rank in 0..{p - 1} as the peer", f"peer {op.peer}")
+        p, peer, blocks = self.schedule.p, op.peer, op.blocks
+        if not 0 <= peer < p or peer == line.rank:
+            self._fail(line, op, f"another rank in 0..{p - 1} as the peer", f"peer {peer}")
         if len(blocks) > 1 and len(set(blocks)) < len(blocks):
             self._fail(line, op, "each block once in a message", f"blocks {blocks}")
-        if op.buffer == INPUT and blocks and not isinstance(op, Send):
+        if type(op) is RecvReduce:
+            self._check_reduces(line, op)
+        elif type(op) is Send:
+            return
+        if op.buffer == VALUE:
+            return
+        if op.buffer == INPUT and blocks:
             self._fail(line, op, "a target other than the read-only input", "input")
-        if op.buffer in CODED and isinstance(op, RecvReduce):
+        if op.buffer in CODED and type(op) is RecvReduce:
             self._fail(line, op, "codes to be decoded before they are reduced", "codes")
 
     def _check_targets(self, line: _Line, step: Step) -> None:
         """Check that a plain receive targets nothing that another message of its step uses."""
-        if not any(type(op) is Recv for op in step):
-            return
-        used = {(op.buffer, b) for op in step if isinstance(op, Send) for b in op.blocks}
-        landed: set[Place] = set()
+        used: defaultdict[str, set[Block]] = defaultdict(set)  # by sends and receives so far, by buffer
         for op in step:
-            if isinstance(op, Recv):
-                targets = {(op.buffer, b) for b in op.blocks}
-                if not (targets.isdisjoint(used) and targets.isdisjoint(landed)):
-                    clash = min(map(str, starmap(Loc, targets & (used | landed))))
+            if type(op) is Send:
+                used[op.buffer].update(op.blocks)
+        for op in step:
+            if type(op) is Recv:
+                if not used[op.buffer].isdisjoint(op.blocks):
+                    clash = min(str(Loc(op.buffer, block)) for block in used[op.buffer].intersection(op.blocks))
                     self._fail(line, op, "a target nothing else in this step uses", clash)
-                landed |= targets
-        if landed and landed & {(op.buffer, b) for op in step if isinstance(op, RecvReduce) for b in op.blocks}:
+                used[op.buffer].update(op.blocks)
+        reduced = {(op.buffer, block) for op in step if type(op) is RecvReduce for block in op.blocks}
+        landed = {(op.buffer, block) for op in step if type(op) is Recv for block in op.blocks} if reduced else set()
+        if clashes := landed & reduced:
             expected = "no block both received and reduced into in one step"
-            self._fail(line, step, expected, min(map(str, starmap(Loc, landed))))
+            self._fail(line, step, expected, min(str(Loc(*place)) for place in clashes))
 
     def _read(self, line: _Line, place: Place, op: Op) -> Value:
-        value = self.trace.state[line.rank].get(place)
+        buffer, block = place
+        value = self.trace.memory[line.rank][buffer].get(block)
         if value is None:
             self._fail(line, op, f"{Loc(*place)} to hold something", "it was never written")
         return value
 
     def _match(self, key: tuple[int, int, int], posted: _Posted) -> None:
         """Complete a message if its other side is posted. Otherwise it waits, beside none but others of its side."""
-        waiting = self.unmatched.setdefault(key, [])
-        if not waiting or (type(waiting[0].op) is Send) == (type(posted.op) is Send):
+        if not (waiting := self.unmatched.get(key)):
+            self.unmatched[key] = [posted]
+        elif (type(waiting[0].op) is Send) == (type(posted.op) is Send):
             waiting.append(posted)
         elif type(posted.op) is Send:
             self._complete(posted, waiting.pop(0))
@@ -275,9 +301,7 @@ class SymbolicExecution:
         sent, received = (trace.codes_sent, trace.codes_received) if coded else (trace.sent, trace.received)
         sent[sender.rank] += n
         received[receiver.rank] += n
-        ends = sender.rank, receiver.rank, sender.strand, receiver.index
-        reduces = type(receive.op) is RecvReduce
-        trace.messages.append(Message(*ends, start, blocks, send.values, reduces, send.op.buffer))
+        trace.completed.append((send, receive, start))
         for line in (sender, receiver):
             if line.finish <= start:
                 line.finish = start + 1
@@ -287,39 +311,53 @@ class SymbolicExecution:
 
     def _finish(self, line: _Line) -> None:
         """End a step: store what was received, reduce what RecvReduce received, then do local operations."""
-        step, state = line.steps[line.index], self.trace.state[line.rank]
-        reduced: list[tuple[int, RecvReduce]] = []
-        local: list[Local] = []
-        for k, op in enumerate(step):
+        memory, reduced, local = self.trace.memory[line.rank], list[tuple[int, RecvReduce]](), list[Local]()
+        for k, op in enumerate(line.steps[line.index]):
             if type(op) is Recv:
-                buffer = op.buffer
-                state.update(zip([(buffer, b) for b in op.blocks], line.taken[k], strict=True))
+                memory[op.buffer].update(zip(op.blocks, line.taken[k], strict=True))
             elif type(op) is RecvReduce:
                 reduced.append((k, op))
             elif isinstance(op, LOCAL):
                 local.append(op)
-        landed: dict[Place, list[_Operand]] = {}
-        for k, op in reduced:
-            for block, value in zip(op.blocks, line.taken[k], strict=True):
-                place = (op.buffer, block)
-                if (operands := landed.get(place)) is None:
-                    operands = landed[place] = [(self._read(line, place, op), None)]
-                operands.insert(0 if op.side == "left" else len(operands), (value, op))
-        for place, operands in landed.items():
-            self._reduce(line, place, operands)
+        if reduced and (len(reduced) > 1 or not self._reduce_message(line, *reduced[0])):
+            self._reduce_messages(line, reduced)
         for op in local:
             self._work(line, op)
 
+    def _reduce_message(self, line: _Line, k: int, op: RecvReduce) -> bool:
+        """Reduce the blocks of a message. Return False if one of them cannot be, and change nothing then."""
+        held, received = self.trace.memory[line.rank][op.buffer], line.taken[k]
+        try:
+            own = list(map(held.__getitem__, op.blocks))
+            results = list(map(self._combine, *((received, own) if op.side == "left" else (own, received))))
+        except (KeyError, ValueError):
+            return False
+        held.update(zip(op.blocks, results, strict=True))
+        return True
+
+    def _reduce_messages(self, line: _Line, reduced: list[tuple[int, RecvReduce]]) -> None:
+        """Reduce the blocks of all messages of a step. Raises VerifyError with the place that cannot be."""
+        operands_of: dict[Place, list[_Operand]] = {}
+        for k, op in reduced:
+            for block, value in zip(op.blocks, line.taken[k], strict=True):
+                place = (op.buffer, block)
+                if (operands := operands_of.get(place)) is None:
+                    operands = operands_of[place] = [(self._read(line, place, op), None)]
+                operands.insert(0 if op.side == "left" else len(operands), (value, op))
+        for place, operands in operands_of.items():
+            self._reduce(line, place, operands)
+
     def _work(self, line: _Line, op: Local) -> None:
         """Execute a local operation."""
-        state, value = self.trace.state[line.rank], self._read(line, op.src, op)
+        buffer, block = op.dst
+        held, value = self.trace.memory[line.rank][buffer], self._read(line, op.src, op)
         if isinstance(op, Copy):
-            state[op.dst] = self._copied(value, op)
-        elif op.dst in state:
-            local = (state[op.dst], None)
+            held[block] = self._copied(value, op)
+        elif block in held:
+            local = (held[block], None)
             self._reduce(line, op.dst, [(value, op), local] if op.side == "left" else [local, (value, op)])
         else:
-            state[op.dst] = value
+            held[block] = value
 
     def _copied(self, value: Value, op: Copy) -> Value:
         """Return the value that a copy writes."""
@@ -335,7 +373,15 @@ class SymbolicExecution:
             except ValueError as e:
                 expected = f"{show(value)} and {show(right)} to combine in this order at {Loc(*place)}"
                 self._fail(line, op, expected, str(e))
-        self.trace.state[line.rank][place] = value
+        buffer, block = place
+        self.trace.memory[line.rank][buffer][block] = value
+
+
+def _message(send: _Posted, receive: _Posted, start: int) -> Message:
+    source, destination = send.line, receive.line
+    reduces = type(receive.op) is RecvReduce
+    ends = source.rank, destination.rank, source.strand, receive.step
+    return Message(*ends, start, send.op.blocks, send.values, reduces, send.op.buffer)
 
 
 def _is_coded(op: Send | Recv | RecvReduce) -> bool:

@@ -85,6 +85,7 @@ class Copy(NamedTuple):
 
 Local = Reduce | Copy
 Op = Send | Recv | RecvReduce | Local
+_OPS, _LOCAL = (Send, Recv, RecvReduce, Reduce, Copy), (Reduce, Copy)  # isinstance() is faster with a tuple
 Step = tuple[Op, ...]
 Strand = tuple[Step, ...]
 Steps = Iterable[Op | Sequence[Op]]
@@ -102,8 +103,8 @@ def strands(body: Steps | Strands) -> Strands:
 
 
 def _step(step: Op | Sequence[Op]) -> Step:
-    return (_op(step),) if isinstance(step, Op) else tuple(map(_op, step))
+    return (_op(step),) if isinstance(step, _OPS) else tuple(map(_op, step))
 
 
 def _op(op: Op) -> Op:
-    return op if isinstance(op, Local) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks))
+    return op if isinstance(op, _LOCAL) or type(op.blocks) is tuple else op._replace(blocks=tuple(op.blocks))

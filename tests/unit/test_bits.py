@@ -226,7 +226,7 @@ def test_local_reductions_have_trees_too():
     start, end = Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("a", 0), Loc(INPUT, 0), "left")
     programs = [[start, (Send(peer, (0,)), RecvReduce(peer, (0,), buffer="a")), end] for peer in (1, 0)]
     trees = ReductionTrees(of_ranks("allreduce", *programs))
-    assert [trees.forest.text(state[Loc("a", 0)]) for state in trees.trace.state] == ["0∘(1∘0)", "1∘(1∘0)"]
+    assert [trees.forest.text(memory["a"][0]) for memory in trees.trace.memory] == ["0∘(1∘0)", "1∘(1∘0)"]
 
 
 # -- kernels, on which all of it rests

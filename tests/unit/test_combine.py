@@ -156,7 +156,7 @@ def test_strands_may_read_the_same_block_but_not_move_it():
         parallel([Recv(0, (0,))], []),
         parallel([], [Recv(0, (0,))]),
     )
-    assert execute(made).state == [{Loc(b, 0): 1 for b in (VALUE, INPUT)}, {Loc(VALUE, 0): 1}, {Loc(VALUE, 0): 1}]
+    assert execute(made).memory == [{VALUE: {0: 1}, INPUT: own} for own in ({0: 1}, {}, {})]
     check_tables(made)
     refused(made, "expected block 0 in strand 0, as declared, got strand 1")
 
@@ -190,12 +190,12 @@ def scan_then_bcast(p, rank):
 def test_one_message_reduced_into_two_accumulators(p, in_order):
     made = adhoc("allreduce", scan_then_bcast, p, ordered=True, in_order=in_order)
     holds(made)
-    assert {Loc("total", 0), Loc(VALUE, 0)} <= set(execute(made).state[0])
+    assert {"total", VALUE} <= set(execute(made).memory[0])
 
 
 def test_reduce_into_what_is_undefined_copies():
     made = of_ranks("allreduce", [(Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("b", 0), Loc("a", 0)))])
-    assert execute(made).state == [dict.fromkeys((Loc(b, 0) for b in (VALUE, INPUT, "a", "b")), 1)]
+    assert execute(made).memory == [{buffer: {0: 1} for buffer in (VALUE, INPUT, "a", "b")}]
 
 
 def test_reduce_of_what_is_undefined_is_refused():

@@ -48,7 +48,8 @@ class Snapshots(SymbolicExecution):
 
     def now(self, rank):
         state = {(buffer, block): ranks(contributors(value))
-                 for (buffer, block), value in self.trace.state[rank].items() if buffer != INPUT}
+                 for buffer, held in self.trace.memory[rank].items() if buffer != INPUT
+                 for block, value in held.items()}
         if self.schedule.collective.naming == "none":
             state[HEARD, 0] = ranks(contributors(self.trace.known[rank]))
         return state

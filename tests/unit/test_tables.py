@@ -236,8 +236,9 @@ def test_cases(entry):
 
 
 @pytest.mark.parametrize("spec", ["allgather ring", "allreduce ring", "allreduce recursive_doubling", "scan linear"])
-def test_each_case_is_proved_in_place_and_not_on_9_to_16_ranks(spec, monkeypatch):
-    """Case and placement both change with p, and not in step. The case without chunks is for fewer ranks."""
+@pytest.mark.parametrize(("ranks", "parameters"), [(check_plan.MANY, {}), (range(5, 9), {"grid": 1})])
+def test_every_case_is_proved_on_some_number_of_ranks(spec, ranks, parameters, monkeypatch):
+    """Case and placement change with p where not all are proved. The case without chunks is for up to 8 ranks."""
     proved = set()
 
     def kind(case):
@@ -251,10 +252,13 @@ def test_each_case_is_proved_in_place_and_not_on_9_to_16_ranks(spec, monkeypatch
             pass
 
     monkeypatch.setattr(check_plan, "Machine", Recorded)
-    for p in range(9, 17):
-        check_tables(schedule(*spec.split(), p))
-    _, *kinds = map(kind, check_plan.cases(schedule(*spec.split(), 8)))
-    assert len(kinds) > 1 and proved == {(kind, in_place) for kind in kinds for in_place in (False, True)}
+    for p in ranks:
+        made = schedule(*spec.split(), p)
+        made.parameters = parameters
+        check_tables(made)
+    kinds = list(map(kind, check_plan.cases(schedule(*spec.split(), 8))))
+    assert len(kinds) > 2 and {case for case, _ in proved} == {*kinds[not parameters :]}
+    assert {in_place for _, in_place in proved} == {False, True}
 
 
 @pytest.mark.parametrize(

@@ -261,9 +261,9 @@ def test_trace():
     assert {(m.source, m.destination) for m in trace.messages} == {(0, 2), (1, 0), (2, 1)}
     assert [m.start for m in trace.messages] == [0, 0, 0, 1, 1, 1]
     assert all(m.end == m.start + 1 and not m.reduces for m in trace.messages)
-    assert trace.state[1][Loc(VALUE, 2)] == 1 << 2
+    assert trace.memory[1][VALUE][2] == 1 << 2
     ordered = execute(schedule("reduce", "chain", 3, commutative=False))
-    assert contributors(ordered.state[0][Loc(VALUE, 0)]) == [0, 1, 2]
+    assert contributors(ordered.memory[0][VALUE][0]) == [0, 1, 2]
 
 
 def test_time_is_the_longest_chain():

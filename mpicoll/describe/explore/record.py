@@ -221,7 +221,7 @@ def _wrong_ends(schedule: Schedule, witness: Witness) -> Iterator[Wrong]:
     """Yield every block that does not hold at the end what it has to."""
     for rank in range(schedule.p):
         for block in schedule.ends(rank):
-            got = witness.trace.state[rank].get(Loc(VALUE, block))
+            got = witness.trace.memory[rank][VALUE].get(block)
             has = set(contributors(got)) if got is not None else set()
             wants = set(contributors(expected_value(schedule, rank, block)))
             if has != wants:

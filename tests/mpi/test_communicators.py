@@ -16,7 +16,7 @@ import mpicoll
 from mpicoll.errors import CommError
 from mpicoll.runtime import comm_state
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 
 
 class Mine(mpicoll.Comm):
@@ -98,7 +98,7 @@ def info():
     made.Free()
 
 
-@each("how", COPIES)
+@parametrize("how", COPIES)
 def test_copies(ours, info, how):
     copy = COPIES[how](ours, info)
     assert type(copy) is type(ours) and MPI.Comm.Compare(copy, ours) == MPI.CONGRUENT
@@ -157,7 +157,7 @@ def test_parts_by_type(ours):
     assert type(nothing) is type(ours) and nothing == MPI.COMM_NULL
 
 
-@each("method", ["Create", "Create_group"])
+@parametrize("method", ["Create", "Create_group"])
 def test_groups(ours, method):
     """The even ranks, backwards."""
     members = list(range(0, ours.size, 2))[::-1]
@@ -240,7 +240,7 @@ def test_topologies(ours, comm, made, info):
         ring.Barrier()
 
 
-@each("make", [
+@parametrize("make", [
     lambda c: c.Create_cart([1]),
     lambda c: c.Create_graph([1], [0]),
     lambda c: c.Create_cart([c.size]).Sub([False]),
@@ -310,7 +310,7 @@ def test_every_method_that_makes_an_intracommunicator_is_ours():
 # -- the end of a communicator
 
 
-@each("call", [
+@parametrize("call", [
     lambda c: c.Barrier(),
     lambda c: c.Bcast(np.zeros(1)),
     lambda c: c.Allreduce(np.zeros(1), np.zeros(1)),
@@ -327,7 +327,7 @@ def test_a_freed_communicator_is_refused(comm, call):
     assert caught.value.Get_error_class() == MPI.ERR_COMM and isinstance(caught.value, MPI.Exception)
 
 
-@each("plain", [MPI.COMM_WORLD, MPI.COMM_SELF], ids=["world", "self"])
+@parametrize("plain", [MPI.COMM_WORLD, MPI.COMM_SELF], ids=["world", "self"])
 def test_lower_case_free_leaves_what_is_not_the_users(comm, plain):
     """As mpi4py's own does; another communicator is freed, and a null one stays null."""
     ours = mpicoll.Comm(plain)
@@ -532,8 +532,8 @@ SOME = ("bcast binomial", "allreduce ring", "reduce_scatter pairwise", "alltoall
         "scatter linear", "scan linear", "barrier dissemination", "allgather ring")
 
 
-@each("check", ["0", "1"], ids=["", "check-mode"])
-@each("form", FORMS)
+@parametrize("check", ["0", "1"], ids=["", "check-mode"])
+@parametrize("form", FORMS)
 def test_user_messages_do_not_meet_ours(comm, engine, form, check, monkeypatch):
     """Receives from anybody with any tag wait, before, while and after our messages travel: of every algorithm, and in
     other forms of some. Nor does a probe see ours: counts that are asked for, signatures, tags of persistent requests.

@@ -20,8 +20,8 @@ from mpicoll import errors
 from mpicoll.buffers import datatypes, packing, parse, runs, vector
 from mpicoll.buffers.packing import ByMPI, ByRuns
 
-each = pytest.mark.parametrize
-of_every_kind = each("recipe", KINDS.values(), ids=KINDS)
+parametrize = pytest.mark.parametrize
+of_every_kind = parametrize("recipe", KINDS.values(), ids=KINDS)
 DENSE = ("contiguous", "vector in disguise", "struct in disguise", "whole subarray", "no blocks", "no elements")
 PACK, UNPACK = ByMPI.pack, ByMPI.unpack     # when tests count calls, these go uncounted
 
@@ -78,7 +78,7 @@ def predefined(recipe):
     return {recipe} if isinstance(recipe, str) else set().union(*map(predefined, recipe[1]))
 
 
-@each("kind", KINDS)
+@parametrize("kind", KINDS)
 def test_parts_of_a_datatype(kind):
     """Dense is what lies in memory as it is packed; a signature is one predefined type's, or not known."""
     with committed(KINDS[kind]) as datatype:
@@ -100,7 +100,7 @@ def test_any_nesting_packs_as_mpi_does(recipe, n):
         both_ways(packing.packer(facts), ByMPI(facts), datatype, n, unpacks=len(set(places)) == len(places))
 
 
-@each("name", [name for name in datatypes._PAIRS if getattr(MPI, name, MPI.DATATYPE_NULL) != MPI.DATATYPE_NULL])
+@parametrize("name", [name for name in datatypes._PAIRS if getattr(MPI, name, MPI.DATATYPE_NULL) != MPI.DATATYPE_NULL])
 def test_pairs(name):
     datatype = getattr(MPI, name)
     facts = datatypes.facts(datatype)
@@ -212,7 +212,7 @@ def carried_out(comm, method, sends, receives):
     return (sent.bytes.tolist(), got.bytes.tolist()), (before.bytes.tolist(), want.bytes.tolist())
 
 
-@each("method", METHODS)
+@parametrize("method", METHODS)
 def test_collectives_of_every_kind(ours, own_packs, method):
     for kind, recipe in KINDS.items():
         with committed(recipe) as datatype, ours.trace() as records:
@@ -222,7 +222,7 @@ def test_collectives_of_every_kind(ours, own_packs, method):
     assert not own_packs
 
 
-@each("method", METHODS)
+@parametrize("method", METHODS)
 def test_collectives_of_what_mpi_packs(ours, own_packs, method):
     datatype = types.darray()
     got, want = carried_out(ours, method, datatype, datatype)
@@ -231,7 +231,7 @@ def test_collectives_of_what_mpi_packs(ours, own_packs, method):
     datatype.Free()
 
 
-@each("method", COUNTED)
+@parametrize("method", COUNTED)
 def test_collectives_of_two_kinds(ours, engine, method):
     """Holes at the senders, at the receivers, or at both; by every algorithm, in chunks too."""
     with committed(KINDS["vector"]) as holes, committed(KINDS["contiguous"]) as dense:
@@ -297,7 +297,7 @@ def test_facts_are_not_those_of_a_duplicate(described):
         assert parse.parse_buffer([memory, 1, datatype]).facts is first
 
 
-@each("kind", ["vector", "darray"])
+@parametrize("kind", ["vector", "darray"])
 def test_facts_outlive_the_object_they_were_found_by(kind):
     """A datatype lives on in those made of it, and decode hands it out again."""
     memory = np.arange(60.0)
@@ -327,7 +327,7 @@ def test_uncommitted_types_are_checked_again(described):
     datatype.Free()
 
 
-@each("kind", ["vector", "darray"])
+@parametrize("kind", ["vector", "darray"])
 def test_a_handle_used_again_has_facts_of_its_own(kind):
     for n in range(1, 50):
         datatype = MPI.DOUBLE.Create_vector(n, 1, 2).Commit() if kind == "vector" else types.darray()
@@ -335,7 +335,7 @@ def test_a_handle_used_again_has_facts_of_its_own(kind):
         datatype.Free()
 
 
-@each("kind", ["vector", "darray"])
+@parametrize("kind", ["vector", "darray"])
 def test_a_datatype_freed_before_the_call_is_done(kind):
     """And its handle given to others, as in a nonblocking call of blocks with types of their own."""
     memory = np.arange(100.0)
@@ -351,8 +351,8 @@ def test_a_datatype_freed_before_the_call_is_done(kind):
         other.Free()
 
 
-@each("kind", ["vector", "darray"])
-@each("method", ["Iallgather", "Allgather_init"])
+@parametrize("kind", ["vector", "darray"])
+@parametrize("method", ["Iallgather", "Allgather_init"])
 def test_a_datatype_freed_while_a_collective_is_in_flight(ours, comm, kind, method):
     p = comm.size
     datatype = types.make(KINDS["vector"]) if kind == "vector" else types.darray()
@@ -378,7 +378,7 @@ def test_a_datatype_freed_while_a_collective_is_in_flight(ours, comm, kind, meth
 @pytest.mark.mpi(max_size=1)
 @pytest.mark.unsampled
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing tells how much memory there is")
-@each("kind", ["vector", "indexed", "darray"])
+@parametrize("kind", ["vector", "indexed", "darray"])
 def test_many_datatypes_leave_nothing(kind):
     memory = np.zeros(200)
     recipe = KINDS["vector"] if kind == "vector" else ("INDEXED_BLOCK", ["DOUBLE"], {

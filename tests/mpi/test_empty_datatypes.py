@@ -20,7 +20,7 @@ import mpicoll
 from mpicoll.buffers import datatypes, packing, parse, vector
 from mpicoll.errors import BufferTooSmallError
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 DOUBLE = "DOUBLE"
 OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 NONE = ("CONTIGUOUS", [DOUBLE], {"count": 0})
@@ -144,7 +144,7 @@ def said(*what: object) -> Iterator[None]:
         raise AssertionError(f"{error!r} in {what}") from error
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_every_collective_of_nothing(comm, form, engine, kinds, op):
     ours = in_form(mpicoll.Comm, form)(comm)
     with ours.using(engine=engine):
@@ -175,7 +175,7 @@ def test_by_every_algorithm(ours, engine, op):
     every_call(ours, op, run)
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_between_blocks_of_data(comm, form, engine, kinds):
     """Ranks whose numbers add up to an even one exchange nothing, at any place; the others a column each."""
     ours = in_form(mpicoll.Comm, form)(comm)
@@ -195,7 +195,7 @@ def test_between_blocks_of_data(comm, form, engine, kinds):
                 assert got.tolist() == want.tolist()
 
 
-@each("kind", EMPTY)
+@parametrize("kind", EMPTY)
 def test_facts(kind):
     """In a struct with data the packing is ours; alone there is nothing to pack, wherever it is said to be."""
     memory = np.arange(3.0)

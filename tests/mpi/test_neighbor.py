@@ -26,7 +26,7 @@ from mpicoll.errors import (
 from mpicoll.runtime.topology import graph_of
 from mpicoll.schedules.graphs import ABSENT
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 SIZE = MPI.COMM_WORLD.size
 
 
@@ -59,8 +59,8 @@ def builtin_is_right(made, form):
     return not (twice and (vendor == "Intel MPI" or (vendor == "Open MPI" and form != "blocking")))
 
 
-@each("form", FORMS)
-@each("topology", TOPOLOGIES)
+@parametrize("form", FORMS)
+@parametrize("topology", TOPOLOGIES)
 def test_every_method(ours, engine, topology, form):
     """Of no elements, of one and of many; the fourth call is on the fast path, where there is one."""
     made = TOPOLOGIES[topology](ours)
@@ -76,7 +76,7 @@ def test_every_method(ours, engine, topology, form):
     made.Free()
 
 
-@each("topology", TOPOLOGIES)
+@parametrize("topology", TOPOLOGIES)
 def test_equals_the_builtin(ours, topology):
     """Forced to native too, in each form in which this MPI has blocks in their right places."""
     made = TOPOLOGIES[topology](ours)
@@ -94,7 +94,7 @@ def test_equals_the_builtin(ours, topology):
     made.Free()
 
 
-@each("topology", TOPOLOGIES)
+@parametrize("topology", TOPOLOGIES)
 def test_the_graph_is_what_mpi_says(ours, topology):
     """The neighbours of every rank, as MPI's inquiries name them."""
     made = TOPOLOGIES[topology](ours)
@@ -185,7 +185,7 @@ def test_a_graph_must_name_edges_at_both_ends(ours):
     made.Free()
 
 
-@each("method", ["Neighbor_alltoall", "Ineighbor_alltoall", "Neighbor_alltoall_init"])
+@parametrize("method", ["Neighbor_alltoall", "Ineighbor_alltoall", "Neighbor_alltoall_init"])
 def test_wrong_buffers(ours, method):
     """On every rank, before any message."""
     made = ours.Create_cart([ours.size], [True])

@@ -15,7 +15,7 @@ import mpicoll
 from mpicoll.dispatch.methods import NEIGHBOR_METHODS
 from mpicoll.errors import ArgumentError, CountMismatch, MismatchError, ParameterError
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 EQUAL = [name for name in NAMES if name[-1] not in "vw"]
 OTHER = [name for name in NAMES if name not in EQUAL]
 
@@ -45,9 +45,9 @@ def stencil(comm, name):
     return made
 
 
-@each("form", FORMS)
-@each("algorithm", ["direct", "combining"])
-@each("name", STENCILS)
+@parametrize("form", FORMS)
+@parametrize("algorithm", ["direct", "combining"])
+@parametrize("name", STENCILS)
 def test_every_algorithm(ours, engine, name, algorithm, form):
     """Of no elements, of one and of many, whole and in chunks; the fourth call is on the fast path, if there is one."""
     made = stencil(ours, name)
@@ -63,7 +63,7 @@ def test_every_algorithm(ours, engine, name, algorithm, form):
     made.Free()
 
 
-@each("name", STENCILS)
+@parametrize("name", STENCILS)
 def test_blocks_travel_in_few_messages(ours, name):
     """One is sent and one received for each way along each dimension, where direct has them for each neighbour."""
     made = stencil(ours, name)
@@ -81,7 +81,7 @@ def test_blocks_travel_in_few_messages(ours, name):
     made.Free()
 
 
-@each("name", STENCILS)
+@parametrize("name", STENCILS)
 def test_equals_the_builtin(ours, name):
     """By auto and both. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ: it is left out there."""
     has_builtin = MPI.get_vendor()[0] != "Open MPI" or ours.size == 1
@@ -99,7 +99,7 @@ def test_equals_the_builtin(ours, name):
     made.Free()
 
 
-@each("method", OTHER)
+@parametrize("method", OTHER)
 def test_blocks_of_other_lengths_go_directly(ours, method):
     """By auto, which exchanges no counts."""
     made = stencil(ours, "9 points, periodic")
@@ -110,7 +110,7 @@ def test_blocks_of_other_lengths_go_directly(ours, method):
     made.Free()
 
 
-@each("method", OTHER)
+@parametrize("method", OTHER)
 def test_other_lengths_in_every_call_are_exchanged(ours, engine, method):
     """Blocks of a rank, of no bytes too, pass others that learn how long they are in each call."""
     made = stencil(ours, "27 points, partly periodic")
@@ -122,8 +122,8 @@ def test_other_lengths_in_every_call_are_exchanged(ours, engine, method):
     made.Free()
 
 
-@each("check", ["0", "1"])
-@each("algorithm", ["direct", "combining"])
+@parametrize("check", ["0", "1"])
+@parametrize("algorithm", ["direct", "combining"])
 def test_counts_that_differ_at_the_ends_of_an_edge(comm, monkeypatch, algorithm, check):
     """A rank that expects other counts raises, and every rank with MPICOLL_CHECK=1; blocks are not forwarded before."""
     monkeypatch.setenv("MPICOLL_CHECK", check)
@@ -156,8 +156,8 @@ def test_auto_goes_by_the_network(comm, monkeypatch):
     made.Free()
 
 
-@each("algorithm", ["auto", "combining"])
-@each("name", STENCILS)
+@parametrize("algorithm", ["auto", "combining"])
+@parametrize("name", STENCILS)
 def test_other_counts_in_every_call(comm, monkeypatch, algorithm, name):
     """The fast path for any counts must not serve these calls: a rank forwards blocks of others."""
     monkeypatch.setenv("MPICOLL_NETWORK", "fugaku")
@@ -201,7 +201,7 @@ def test_a_stencil_without_nearest_neighbours_is_not_combined(ours):
         comm.Free()
 
 
-@each("offsets", [[(1,)], [(1, 0), (0, 1, 0)], [(1, 0.5)], [1, 2], 7])
+@parametrize("offsets", [[(1,)], [(1, 0), (0, 1, 0)], [(1, 0.5)], [1, 2], 7])
 def test_offsets_that_are_none(ours, offsets):
     """On every rank, or on one, where the others say so."""
     grid = ours.Create_cart([ours.size, 1], [True, True])

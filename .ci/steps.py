@@ -73,11 +73,11 @@ class Step:
     @property
     def totals(self) -> tuple[int, int, int]:
         """Passed, failed and skipped tests; a step without such a line is one test."""
-        found = [tuple(map(int, numbers)) for numbers in TOTALS.findall(self.output)]
-        passed, failed, skipped = (sum(column) for column in zip(*found)) if found else (0, 0, 0)
+        totals = [tuple(map(int, numbers)) for numbers in TOTALS.findall(self.output)]
+        passed, failed, skipped = (sum(column) for column in zip(*totals)) if totals else (0, 0, 0)
         if self.status != 0 and not failed:
             failed += 1
-        elif not found:
+        elif not totals:
             passed += 1
         return passed, failed, skipped
 
@@ -130,11 +130,11 @@ class Step:
 def run(steps: Sequence[Step], cores: int) -> None:
     """Run all steps: whenever cores are free, the first that fits; one that wants more than there are runs alone."""
     waiting, running = list(steps), []
-    told = time.monotonic()
+    reported = time.monotonic()
     try:
         while waiting or running:
             for step in list(waiting):
-                if not running or step.cores <= cores - sum(each.cores for each in running):
+                if not running or step.cores <= cores - sum(other.cores for other in running):
                     waiting.remove(step)
                     step.start()
                     running.append(step)
@@ -142,10 +142,11 @@ def run(steps: Sequence[Step], cores: int) -> None:
                 if step.ended():
                     running.remove(step)
                     step.report()
-                    told = time.monotonic()
-            if running and time.monotonic() - told > STILL_RUNNING:
-                told = time.monotonic()
-                print("... " + ", ".join(f"{each.name} for {told - each.began:.0f} s" for each in running), flush=True)
+                    reported = time.monotonic()
+            if running and time.monotonic() - reported > STILL_RUNNING:
+                reported = time.monotonic()
+                lasting = (f"{other.name} for {reported - other.began:.0f} s" for other in running)
+                print("... " + ", ".join(lasting), flush=True)
             if running:
                 time.sleep(0.2)
     finally:
@@ -161,10 +162,10 @@ def summarize(steps: Sequence[Step], seconds: float) -> bool:
         print(f"{step.name:<20}{numbers}{step.seconds:>9.0f}")
     print(f"{'all':<20}{'':>24}{seconds:>9.0f}")
     for step in steps:
-        if step.totals[1] and not (told := TOLD.findall(step.output)):
+        if step.totals[1] and not (failures := TOLD.findall(step.output)):
             print(f"FAILED, {step.name}: see its output above, {step.log}")
         elif step.totals[1]:
-            print(*told, sep="\n")
+            print(*failures, sep="\n")
     passed, failed, skipped = (sum(column) for column in zip(*(step.totals for step in steps)))
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return not failed
@@ -209,17 +210,17 @@ def environments() -> list[Step]:
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     settings = {"UV": str(UV), "UV_CACHE_DIR": str(ROOT / "build" / "uv-cache"), **uv_settings(listed)}
 
-    def made(name: str, words: str, **constraints: str) -> Step:
+    def step_of(name: str, words: str, **constraints: str) -> Step:
         environment = {"PIP_NO_COMPILE": "1", **settings, **constraints}    # of all modules few are imported
         return Step(f"env-{name}", ["sh", "-c", f"{words} || UV= {words}"], 1200, 1, environment)
 
     make = f"make PYTHON={sys.executable}"
-    steps = [made(mpi, f"{make} MPI={mpi} env") for mpi in ("mpich", "openmpi", "intel")]
-    steps += [made(f"torch-{mpi}", f"{make} MPI={mpi} torch-env") for mpi in ("mpich", "openmpi", "intel")]
-    steps += [made("docs", f"{make} .venv-docs/.installed")]
+    steps = [step_of(mpi, f"{make} MPI={mpi} env") for mpi in ("mpich", "openmpi", "intel")]
+    steps += [step_of(f"torch-{mpi}", f"{make} MPI={mpi} torch-env") for mpi in ("mpich", "openmpi", "intel")]
+    steps += [step_of("docs", f"{make} .venv-docs/.installed")]
     oldest = interpreter(OLDEST) or sys.executable
     lowest = dict.fromkeys(("PIP_CONSTRAINT", "UV_CONSTRAINT"), str(ROOT / "tests" / "lowest.txt"))
-    steps += [made("oldest", f"make PYTHON={oldest} VENV=.venv-oldest env", **lowest)]
+    steps += [step_of("oldest", f"make PYTHON={oldest} VENV=.venv-oldest env", **lowest)]
     if newest := interpreter(NEWEST):   # from a wheel, as users install it; the others use the checkout itself
         steps += [Step("env-newest", ["sh", "-ec", WHEEL.format(python=newest)], 1200, 1, settings)]
     return steps
@@ -227,11 +228,11 @@ def environments() -> list[Step]:
 
 def tests() -> list[Step]:
     """Return the steps that test; those of one core come first, since they run beside each other."""
-    def make(name: str, *words: str, **given: Any) -> Step:
-        return Step(name, ["make", f"PYTHON={sys.executable}", *words], **given)
+    def make(name: str, *words: str, **options: Any) -> Step:
+        return Step(name, ["make", f"PYTHON={sys.executable}", *words], **options)
 
-    def suite(name: str, arguments: str, *words: str, **given: Any) -> Step:
-        return make(name, *words, "test", f"TEST_ARGS={arguments}", **given)
+    def suite(name: str, arguments: str, *words: str, **options: Any) -> Step:
+        return make(name, *words, "test", f"TEST_ARGS={arguments}", **options)
 
     tools, newest = "" if tools_changed() else " --smoke-tools", interpreter(NEWEST)
     # Kernels are compiled first, on one core: no test waits for the compiler. With a cache of its own no environment
@@ -268,15 +269,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the steps, and run nothing")
     parser.add_argument("names", nargs="*", metavar="STEP", help="run these steps, and make no environments")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and tests send it
     began, cores = time.monotonic(), os.cpu_count() or 1
-    before, after = ([] if given.names else [uv(), *environments()]), tests()
-    steps = [*before, *(step for step in after if not given.names or step.name in given.names)]
-    if unknown := {*given.names} - {step.name for step in after}:
+    before, after = ([] if arguments.names else [uv(), *environments()]), tests()
+    steps = [*before, *(step for step in after if not arguments.names or step.name in arguments.names)]
+    if unknown := {*arguments.names} - {step.name for step in after}:
         parser.error(f"{', '.join(sorted(unknown))}: the steps are {', '.join(step.name for step in after)}")
-    if given.list:
+    if arguments.list:
         for step in steps:
             print(f"{step.name:<15}{step.cores} cores: {' '.join(step.command)}")
         return 0

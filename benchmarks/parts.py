@@ -122,7 +122,7 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
 
 
 def _arguments(name: str) -> tuple[Any, ...]:
-    """Arguments of 8 bytes for one rank."""
+    """Return arguments of 8 bytes for one rank."""
     send, recv = np.ones(1), np.zeros(1)
     counted: Callable[[Any], list[Any]] = lambda array: [array, [1], [0], MPI.DOUBLE]
     typed: Callable[[Any], list[Any]] = lambda array: [array, [1], [0], [MPI.DOUBLE]]
@@ -162,7 +162,7 @@ def starting(processes: int) -> Iterator[Part]:
 
 
 def table(rows: list[Part]) -> Table:
-    """Parts in the order in which they come."""
+    """Return the parts in the order in which they come."""
     rich_table = Table(title="what a call costs on one rank, and what comes before the first", title_justify="left")
     for name in ("method", "way", "part", "µs", "[95 %]"):
         rich_table.add_column(name, justify="left" if name in ("method", "way", "part") else "right")

@@ -94,7 +94,7 @@ def submitted(directory: Path) -> list[Submitted]:
 
 
 def origins(files: Sequence[Path]) -> dict[str, list[str]]:
-    """By which mpicoll, of which commit, the results of files were made: the files of each."""
+    """Return the files of results by the mpicoll and the commit that wrote them."""
     by: dict[str, list[str]] = defaultdict(list)
     for path in files:
         first, *_ = content(path)

@@ -113,7 +113,7 @@ def read(directory: Path) -> Study:
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers of nodes: a list of numbers and ranges FIRST:LAST that double, ascending. Raises JobsError.
+    """Return numbers of nodes: a list of numbers and ranges FIRST:LAST that double, ascending. Raises JobsError.
 
     >>> numbers("1,2,4"), numbers("1:8"), numbers("2:6,1")
     ([1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 6])

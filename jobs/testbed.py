@@ -191,7 +191,7 @@ class Slurm:
 
 
 def _path() -> str:
-    """With the directories of daemons, where often only root looks."""
+    """Return PATH with the directories of daemons, which often only root has there."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 

@@ -31,7 +31,7 @@ class Deferred:
 
     @property
     def _numba_type_(self) -> Any:
-        """The type by which numba knows what it stands for: numba asks every object that it does not know for it."""
+        """Return numba's type of the function, which numba asks every unknown object for."""
         from numba.core.registry import cpu_target
 
         with _typing:

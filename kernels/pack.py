@@ -40,7 +40,7 @@ class Layout:
 
 
 def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
-    """Inside jitted code: memcpy between addresses; a constant length up to 16 or so becomes plain moves."""
+    """Copy by memcpy in jitted code; a constant length up to 16 or so becomes plain moves."""
     from numba import types
     from numba.core import cgutils
 
@@ -55,7 +55,7 @@ def _copy_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
 
 
 def _move_bytes(typing: Any, dst: Any, src: Any, length: Any) -> Any:
-    """Inside jitted code: memmove between addresses, which may overlap."""
+    """Copy by memmove in jitted code; the addresses may overlap."""
     from numba import types
     from numba.core import cgutils
 
@@ -175,13 +175,13 @@ def _elements(
 
 @jit(_ELEMENTS, in_python=plain.pack_elements)
 def pack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
-    """From the elements at `base` into `packed`; layout is the address of a Layout."""
+    """Copy the elements at `base` into `packed`; layout is the address of a Layout."""
     moved: int = _elements(packed, base, n, extent, layout, True)
     return moved
 
 
 @jit(_ELEMENTS, in_python=plain.unpack_elements)
 def unpack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
-    """From `packed` into the elements at `base`; the bytes between them stay as they are."""
+    """Copy `packed` into the elements at `base`; the bytes between them stay as they are."""
     moved: int = _elements(packed, base, n, extent, layout, False)
     return moved

@@ -80,12 +80,12 @@ def _memory(at: int, nbytes: int) -> np.ndarray:
 
 
 def pack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
-    """From the elements at `base` into `packed`; layout is the address of a pack.Layout."""
+    """Copy the elements at `base` into `packed`; layout is the address of a pack.Layout."""
     return _elements(reference.pack_elements, packed, base, n, extent, layout)
 
 
 def unpack_elements(packed: int, base: int, n: int, extent: int, layout: int) -> int:
-    """From `packed` into the elements at `base`; the bytes between them stay as they are."""
+    """Copy `packed` into the elements at `base`; the bytes between them stay as they are."""
     return _elements(reference.unpack_elements, packed, base, n, extent, layout)
 
 

@@ -177,7 +177,7 @@ def _pairwise(first: Any, name: str) -> Any:
 
 
 def _named(kernel: Any, name: str) -> Any:
-    """Under its own name: numba makes symbols of it, and one process loads what several have compiled."""
+    """Return the function under a name of its own: numba makes symbols of it that must differ in one process."""
     kernel.__name__ = kernel.__qualname__ = name
     return kernel
 
@@ -200,7 +200,7 @@ _KERNELS = {
 
 
 def _call_address(typing: Any, kernel: Any, dst: Any, a: Any, b: Any, n: Any) -> Any:
-    """Inside jitted code: call the C function at the address `kernel` with four int64."""
+    """Call in jitted code the C function at the address `kernel` with four int64."""
     from llvmlite import ir
     from numba import types
 

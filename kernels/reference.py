@@ -154,7 +154,7 @@ def pack_elements(
     lengths: np.ndarray,
     at: int = 0,
 ) -> int:
-    """From the elements in `scattered` into `packed`; returns the bytes moved."""
+    """Copy the elements in `scattered` into `packed`; return the bytes moved."""
     index = _elements(n, extent, counts, strides, offsets, lengths, at)
     packed[: index.size] = scattered[index]
     return index.size
@@ -171,7 +171,7 @@ def unpack_elements(
     lengths: np.ndarray,
     at: int = 0,
 ) -> int:
-    """From `packed` into the elements in `scattered`; returns the bytes moved."""
+    """Copy `packed` into the elements in `scattered`; return the bytes moved."""
     index = _elements(n, extent, counts, strides, offsets, lengths, at)
     scattered[index] = packed[: index.size]
     return index.size

@@ -1,4 +1,4 @@
-"""Which reduction operator takes which element type, as the MPI standard has it. No numba here.
+"""Define which element types each reduction operator takes, as the MPI standard does. No numba here.
 
 The standard sorts types into classes; here a class is called a *kind*:
 

@@ -277,7 +277,7 @@ class UnknownAlgorithm(MpicollError, LookupError, ValueError):
 
     @property
     def near(self) -> tuple[str, ...]:
-        """The known names that look like the given one, best first."""
+        """Return the known names that look like the given one, best first."""
         return tuple(get_close_matches(str(self.name), self.known, n=3, cutoff=0.5))
 
     def message(self) -> str:
@@ -320,7 +320,7 @@ class MismatchError(MpicollError, RuntimeError):
 
     @property
     def groups(self) -> Mapping[Hashable, list[int]]:
-        """The ranks that gave each value."""
+        """Return the ranks that gave each value."""
         groups: dict[Hashable, list[int]] = {}
         for rank, value in enumerate(self.values):
             groups.setdefault(value, []).append(rank)
@@ -370,7 +370,7 @@ class StepError(MpicollError, RuntimeError):
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Sorted ranks in short form.
+    """Return sorted ranks in short form.
 
     >>> spans([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'

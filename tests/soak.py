@@ -105,28 +105,28 @@ class Soak:
             return status, output.read().decode(errors="replace")
 
 
-def soak(made: Soak, seconds: float, console: Console) -> None:
+def soak(soak_run: Soak, seconds: float, console: Console) -> None:
     """Launch until the time is over."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     started = time.monotonic()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("soak", total=seconds)
         while (left := started + seconds - time.monotonic()) > 1:
-            known = len(made.failures)
-            made.launch(min(SECONDS, left))
-            for failure in made.failures[known:]:
+            known = len(soak_run.failures)
+            soak_run.launch(min(SECONDS, left))
+            for failure in soak_run.failures[known:]:
                 console.print(f"FAILED {failure}", markup=False, highlight=False, soft_wrap=True)
-            calls = sum(made.account.calls.values())
-            said = f"{made.account.programs} programs, {calls} calls, {len(made.failures)} failures"
-            progress.update(task, completed=time.monotonic() - started, description=said)
+            calls = sum(soak_run.account.calls.values())
+            counts = f"{soak_run.account.programs} programs, {calls} calls, {len(soak_run.failures)} failures"
+            progress.update(task, completed=time.monotonic() - started, description=counts)
             if not console.is_terminal:
-                ranks, seed = made.seeds[-1]
-                console.print(f"{time.monotonic() - started:6.0f} s: {said}; last {ranks} ranks, seed {seed}")
+                ranks, seed = soak_run.seeds[-1]
+                console.print(f"{time.monotonic() - started:6.0f} s: {counts}; last {ranks} ranks, seed {seed}")
 
 
-def report(made: Soak, console: Console) -> None:
+def report(soak_run: Soak, console: Console) -> None:
     """The counts and the seeds; failures were printed when they happened."""
-    by_form, by_algorithm = made.account.by(0, 2), made.account.by(0, 1)
+    by_form, by_algorithm = soak_run.account.by(0, 2), soak_run.account.by(0, 1)
     table = Table("collective", *FORMS, "algorithms", title=f"calls played on {launcher.flavour()}")
     for collective in sorted({key[0] for key in by_form}):
         algorithms = Counter({name: n for (of, name), n in by_algorithm.items() if of == collective})
@@ -134,12 +134,12 @@ def report(made: Soak, console: Console) -> None:
         table.add_row(collective, *(str(by_form[collective, form]) for form in FORMS), words)
     console.print(table)
     threads = Table("threads of each rank", "programs")
-    for number, programs in sorted(made.account.threads.items()):
+    for number, programs in sorted(soak_run.account.threads.items()):
         threads.add_row(str(number), str(programs))
     console.print(threads)
-    console.print("seeds (ranks:seed): " + " ".join(f"{ranks}:{seed}" for ranks, seed in made.seeds))
-    console.print(f"{made.account.programs} programs of {sum(made.account.calls.values())} calls in "
-                  f"{len(made.seeds)} launches, {len(made.failures)} failures")
+    console.print("seeds (ranks:seed): " + " ".join(f"{ranks}:{seed}" for ranks, seed in soak_run.seeds))
+    console.print(f"{soak_run.account.programs} programs of {sum(soak_run.account.calls.values())} calls in "
+                  f"{len(soak_run.seeds)} launches, {len(soak_run.failures)} failures")
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -174,13 +174,13 @@ def main(words: list[str]) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(f"soak: {launcher.flavour()}, {arguments.minutes:g} minutes, seed {seed}")
     with tempfile.TemporaryDirectory(prefix="mpicoll-soak-") as folder:
-        made = Soak(random.Random(seed), arguments.ranks, Path(folder), arguments.patience)
+        soak_run = Soak(random.Random(seed), arguments.ranks, Path(folder), arguments.patience)
         try:
-            soak(made, 60 * arguments.minutes, console)
+            soak(soak_run, 60 * arguments.minutes, console)
         except KeyboardInterrupt:
             console.print("interrupted")
-        report(made, console)
-    return 1 if made.failures else 0
+        report(soak_run, console)
+    return 1 if soak_run.failures else 0
 
 
 if __name__ == "__main__":

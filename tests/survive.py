@@ -90,10 +90,10 @@ def scenarios(only: list[str], forms: list[str], seed: int) -> list[Scenario]:
     names = [(collective, name) for collective, algorithms in list_algorithms().items()
              if base_collective(collective) == collective and (not only or collective in only)
              for name in ("native", *algorithms)]
-    made = [Scenario(*name, form, draw.choice(MOMENTS), [draw.random() for _ in range(draw.choice((1, 1, 2)))],
-                 draw.uniform(0, 0.01)) for form in forms for name in names]
-    draw.shuffle(made)
-    return made
+    drawn = [Scenario(*name, form, draw.choice(MOMENTS), [draw.random() for _ in range(draw.choice((1, 1, 2)))],
+                      draw.uniform(0, 0.01)) for form in forms for name in names]
+    draw.shuffle(drawn)
+    return drawn
 
 
 # -- on every rank ------------------------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ def survive(chosen: list[Scenario]) -> None:
             check(case, scenario, comm)
         every = comm.allgather((wrong, took, took + time.monotonic() - began))
         if comm.rank == 0:
-            told = [f"rank {rank}: {words}" for rank, (words, _, _) in enumerate(every) if words]
+            messages = [f"rank {rank}: {words}" for rank, (words, _, _) in enumerate(every) if words]
             raised, recovered = (max(row[column] for row in every) for column in (1, 2))
-            print(json.dumps([scenario, size, told, raised, recovered]), flush=True)
+            print(json.dumps([scenario, size, messages, raised, recovered]), flush=True)
     atexit._run_exitfuncs()
     os.write(1, f"end of {comm.rank}\n".encode())
     os._exit(0)     # Open MPI's MPI_Finalize waits for ever in one of four such runs, with mpi4py alone too
@@ -221,8 +221,9 @@ def launch(run: list[Scenario], ranks: int) -> tuple[list[str], list[tuple[float
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
     known = [json.loads(line) for line in lines if line.startswith("[[")]
-    passed = [(raised, recovered) for _, _, told, raised, recovered in known if not told]
-    wrong = [f"{' '.join(scenario[:4])} on {size}: {'; '.join(told)}" for scenario, size, told, _, _ in known if told]
+    passed = [(raised, recovered) for _, _, messages, raised, recovered in known if not messages]
+    wrong = [f"{' '.join(scenario[:4])} on {size}: {'; '.join(messages)}"
+             for scenario, size, messages, _, _ in known if messages]
     ends, left = sum(line.startswith("end of ") for line in lines), ranks
     for scenario in run:
         left -= len(scenario.killed(left))
@@ -272,17 +273,17 @@ def main() -> int:
     add("--situations", type=lambda text: text.split(","), default=[], metavar="NAME,…", help="or all")
     add("--times", type=int, default=1, help="launches of each situation (default: %(default)s)")
     add("--scenarios", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.scenarios:
-        survive([Scenario(*scenario) for scenario in json.loads(Path(given.scenarios).read_text())])
+    arguments = parser.parse_args()
+    if arguments.scenarios:
+        survive([Scenario(*scenario) for scenario in json.loads(Path(arguments.scenarios).read_text())])
         return 0
-    if given.situations:
-        return run_situations(given.situations, given.times)
+    if arguments.situations:
+        return run_situations(arguments.situations, arguments.times)
     failed: list[str] = []
     passed: list[tuple[float, float]] = []
-    runs = launches(scenarios(given.only, given.forms, given.seed), given.ranks)[:given.most]
+    runs = launches(scenarios(arguments.only, arguments.forms, arguments.seed), arguments.ranks)[:arguments.most]
     for number, run in enumerate(runs, 1):
-        wrong, right = launch(run, given.ranks)
+        wrong, right = launch(run, arguments.ranks)
         passed, failed = passed + right, failed + wrong
         print(f"launch {number} of {len(runs)}: {len(right)} of {len(run)} passed", *wrong, sep="\n    ", flush=True)
     for what, times in zip(("error on every rank", "first right result"), zip(*passed)):

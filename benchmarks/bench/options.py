@@ -80,7 +80,7 @@ class Settings:
         return Budget(self.seconds * len(series.algorithms) / contenders, self.rounds, self.precision)
 
     def line(self) -> dict[str, Any]:
-        """For the record; what a shape was and who took part is said there with each result."""
+        """Return the settings for the record, where each result has its own shape and contenders."""
         return {key: value for key, value in asdict(self).items() if key != "series"} | {
             "left_out": {series.shape.title: series.left_out for series in self.series if series.left_out}
         }
@@ -126,7 +126,7 @@ def _dtype(collectives: str, algorithms: str, p: int) -> str:
 
 
 def _sized(series: Series, sizes: list[int], p: int, scaling: str) -> Series:
-    """With its sizes on p ranks. Raises ValueError if none is left."""
+    """Return the series with its sizes on p ranks. Raises ValueError if none is left."""
     scaled_sizes = {size: scaled(size, series.shape.collective, p, scaling) for size in sizes}
     usable_sizes = tuple(dict.fromkeys(size for size in scaled_sizes.values() if size is not None))
     if not usable_sizes:

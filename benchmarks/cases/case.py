@@ -167,7 +167,7 @@ class Cases:
 
     @property
     def nbytes(self) -> int:
-        """The size, in whole elements."""
+        """Return the size, in whole elements."""
         return self.current.nbytes
 
     def __call__(self, number: int) -> Case:

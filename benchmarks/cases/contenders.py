@@ -22,7 +22,7 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """The algorithm, and the engine where one is forced."""
+        """Return the algorithm, and the engine where one is forced."""
         return f"{self.algorithm} @{self.engine}" if self.engine in ENGINES[1:] else self.algorithm
 
 

@@ -83,5 +83,5 @@ def reduced(ranks: Iterable[int], p: int, op: str, dtype: np.dtype) -> np.ndarra
 
 
 def wrong(answer: np.ndarray) -> np.ndarray:
-    """As many elements, none of them right: NaN, or the answer's complement."""
+    """Return as many elements, none of them right: NaN, or the answer's complement."""
     return np.full_like(answer, np.nan) if answer.dtype.kind in "fc" or low(answer.dtype) else ~answer

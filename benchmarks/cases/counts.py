@@ -17,7 +17,7 @@ def even(n: int, p: int) -> list[int]:
 
 
 def uneven(n: int, p: int) -> list[int]:
-    """From nothing to twice the average, rising evenly with the rank.
+    """Return counts that rise evenly with the rank, from nothing to twice the average.
 
     >>> uneven(6, 1), uneven(6, 2), uneven(6, 3), uneven(6, 4)
     ([6], [0, 12], [0, 6, 12], [0, 4, 8, 12])
@@ -38,7 +38,7 @@ def spike(n: int, p: int) -> list[int]:
 
 
 def skewed(n: int, p: int) -> list[int]:
-    """As tokens fall to experts or keys to owners: drawn from a long-tailed distribution, the same each time.
+    """Return counts from a long-tailed distribution, as of tokens by expert or keys by owner; the same each time.
 
     >>> skewed(100, 4), sum(skewed(7, 5))
     ([102, 42, 192, 64], 35)

@@ -59,12 +59,12 @@ def whole(array: np.ndarray, side: Side, mpi: Any) -> Any:
 
 
 def counted(array: np.ndarray, side: Side, mpi: Any) -> Any:
-    """With counts and displacements in elements."""
+    """Return the buffer with counts and displacements in elements."""
     return [array, side.counts, side.places, _datatype(array, mpi)]
 
 
 def typed(array: np.ndarray, side: Side, mpi: Any) -> Any:
-    """With a datatype for every block, and displacements in bytes."""
+    """Return the buffer with a datatype for every block, and displacements in bytes."""
     datatype = _datatype(array, mpi)
     return [array, side.counts, [x * array.itemsize for x in side.places], [datatype] * len(side.counts)]
 
@@ -103,7 +103,7 @@ class Pattern:
         return self.send in (counted, typed) or self.recv in (counted, typed)
 
     def lengths(self, n: int, p: int, counts: str = EVEN) -> list[int]:
-        """Elements of every block for n elements; block (s, d) has those of place s + d, so it is as long as (d, s)."""
+        """Return the elements of every block for n elements; blocks (s, d) and (d, s) have those of place s + d."""
         match self.meaning.naming:
             case "none":
                 return []
@@ -114,7 +114,7 @@ class Pattern:
         return SHARES[counts](n, p)
 
     def length(self, block: Any, lengths: list[int]) -> int:
-        """Elements of one block, of the lengths above."""
+        """Return the elements of one block, of the lengths above."""
         place: int = sum(block) % len(lengths) if self.meaning.naming == "pair" else block
         return lengths[place]
 
@@ -181,7 +181,7 @@ class Shape:
 
     @property
     def pattern(self) -> Pattern:
-        """The collective's row."""
+        """Return the collective's row."""
         return PATTERNS[self.collective]
 
     def bytes_of_call(self, size: int, p: int) -> int:
@@ -232,7 +232,7 @@ class Shape:
         return replace(self, root=roots[number % len(roots)])
 
     def elements(self, nbytes: int) -> int:
-        """Elements in a message of a size in bytes."""
+        """Return the elements in a message of a size in bytes."""
         if self.pattern.recv is None or nbytes == 0:
             return 0
         return max(1, nbytes // dtype_of(self.dtype).itemsize)
@@ -266,7 +266,7 @@ class Shape:
             raise ValueError(f"{name} has no counts for every rank; {those} do")
 
     def footprint(self, nbytes: int, p: int) -> int:
-        """Bytes of the buffers on the rank that has most: p times the size where shares are collected."""
+        """Return the bytes of the buffers on the rank that has most: p times the size where shares are collected."""
         meaning = self.pattern.meaning
         if meaning.naming == "pair":
             return 2 * p * nbytes

@@ -115,7 +115,7 @@ def measured(
     screen: Console, plan: Plan, layouts: Sequence[Layout], pythons: dict[str, Path], peers: Sequence[Any], out: Path,
     takes: float,
 ) -> None:
-    """Measure, and show what there is however that ends."""
+    """Measure, and show the results even if the run is interrupted."""
     interrupted, impossible = False, None
     with tempfile.TemporaryDirectory(dir=out, prefix=".launches-") as raw, bar(screen, takes * 60) as progress:
         conductor = Conductor(plan, peers, out, Path(raw), screen.print, progress, command())

@@ -37,7 +37,7 @@ class Found:
 
     @property
     def rows(self) -> list[Row]:
-        """Native, ours, and peers beside native, call by call."""
+        """Return the rows of native, of mpicoll, and of peers beside native, call by call."""
         rows = [row for collected in self.ours.values() for row in pooled(collected)]
         native = natives(rows)
         peers = [beside(native[call], name, together(m)) for (name, call), m in self.theirs.items() if call in native]

@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """Hosts × ranks, and the placement where there is a choice.
+        """Return hosts × ranks, and the placement if there is a choice.
 
         >>> Layout(8, 1).name, Layout(4, 2, "cyclic").name
         ('8x1', '4x2-cyclic')
@@ -76,7 +76,7 @@ _LAYOUT = re.compile(r"(\d+)[x×](\d+)(?:[-:](\w+))?")
 
 
 def parse_layouts(text: str) -> list[Layout]:
-    """Layouts from "8x1,4x2-cyclic". Raises ValueError.
+    """Return layouts from "8x1,4x2-cyclic". Raises ValueError.
 
     >>> [layout.name for layout in parse_layouts("6x1, 4x2, 4x2-cyclic")]
     ['6x1', '4x2-block', '4x2-cyclic']
@@ -168,11 +168,11 @@ class Plan:
         return max(self.sizes)
 
     def expected(self, collective: str, n: int) -> float:
-        """Seconds that a call is expected to take."""
+        """Return the seconds that a call is expected to take."""
         return SLOW * PASSES.get(collective, 1) * n * 8 / parse_rate(self.rate)
 
     def seconds_of(self, collective: str, p: int) -> float:
-        """Seconds for a size of a collective in a launch of `mpicoll bench`: sizes get equal parts.
+        """Return the seconds for a size of a collective in a launch of `mpicoll bench`: sizes get equal parts.
 
         The largest has time for an interval, however many take part.
         """
@@ -203,14 +203,14 @@ class Plan:
         return math.ceil(largest * math.sqrt(self.largest / n))
 
     def bench_takes(self, collective: str, p: int) -> float:
-        """Seconds that a launch of `mpicoll bench` should take."""
+        """Return the seconds that a launch of `mpicoll bench` should take."""
         contenders, share = len(self.contenders(collective, p)), self.seconds_of(collective, p)
         rounds = [contenders * self.expected(collective, n) for n in self.sizes]
         timed = sum(max(FEWEST * seconds, min(LOOK * seconds, share)) for seconds in rounds)
         return STARTING + timed + OVERHEAD * sum(rounds)
 
     def peer_takes(self, peer: Peer, p: int) -> float:
-        """Seconds that a launch of a peer should take."""
+        """Return the seconds that a launch of a peer should take."""
         rounds, expected = self.rounds(p), self.calls(p)
         return peer.starting + sum(
             peer.calls(rounds[call]) * self.expected(call.collective, n) for call, n in expected.items()

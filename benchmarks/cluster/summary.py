@@ -63,7 +63,7 @@ def lines(result: Found, sizes: dict[Call, int]) -> list[Line]:
 
 
 def table(all_lines: Sequence[Line], title: str) -> Table:
-    """Rows by layout, collective and size."""
+    """Return the rows by layout, collective and size."""
     peers = list(dict.fromkeys(name for line in all_lines for name in line.peers))
     rich_table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for name in ("MPI, hosts × ranks", "collective"):
@@ -136,7 +136,7 @@ def _compared(row: Row) -> Text:
 
 
 def console() -> Console:
-    """On standard output; wide enough for the table where that is no terminal."""
+    """Return a console on standard output, wide enough for the table if that is no terminal."""
     screen = Console(markup=False, highlight=False)
     return screen if screen.is_terminal else Console(markup=False, highlight=False, width=WIDTH)
 

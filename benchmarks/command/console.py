@@ -30,7 +30,7 @@ def console() -> Console:
 
 
 def terminal_width(proc: Path = Path("/proc")) -> int | None:
-    """Columns of the terminal that output ends on, directly or behind an mpiexec on this host; or None."""
+    """Return the columns of the terminal that output ends on, directly or behind an mpiexec on this host; or None."""
     try:
         pid = os.getppid()
         while pid > 1:
@@ -44,7 +44,7 @@ def terminal_width(proc: Path = Path("/proc")) -> int | None:
 
 
 def columns_of(device: str) -> int | None:
-    """Columns of a device if it is a terminal."""
+    """Return the columns of a device if it is a terminal."""
     if not device.startswith(("/dev/pts/", "/dev/tty")):
         return None
     descriptor = os.open(device, os.O_RDONLY | os.O_NOCTTY)

@@ -44,7 +44,7 @@ def compile_first() -> None:
 
 @contextlib.contextmanager
 def rank0_speaks(name: str) -> Iterator[None]:
-    """Bad input becomes one line on rank 0 and exit status 2; any other error ends all ranks at once."""
+    """Turn bad input into one line on rank 0 and exit status 2; abort all ranks at any other error."""
     comm = world()
     quiet = contextlib.redirect_stdout(io.StringIO()) if comm.rank else contextlib.nullcontext()
     try:

@@ -116,6 +116,6 @@ def table(mpi: str, all_of: Sequence[tuple[Figure, Sequence[Ratios]]]) -> Table:
 
 
 def verdict(of: Reached) -> str:
-    """Met, or where not."""
+    """Return "met", or "missed" and where."""
     where = ", ".join(f"{collective} {format_size(size)}" for collective, size in of.below)
     return "met" if of.is_met else f"missed{f': {where}' if where else ''}"

@@ -67,7 +67,7 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> Ratios:
 
 
 def by_row(launches: Sequence[Ratios]) -> dict[tuple[str, int], list[float]]:
-    """By collective and size, what each launch says, the least first."""
+    """Return the value of each launch by collective and size, the least first."""
     by_key = defaultdict[tuple[str, int], list[float]](list)
     for launch in launches:
         for key, ratio in launch.items():

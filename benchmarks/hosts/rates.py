@@ -11,7 +11,7 @@ LOWEST, HIGHEST = 10**6, 10**11  # MPI itself takes minutes to start below; no m
 
 
 def parse_rate(text: str) -> int:
-    """Bits per second of a rate that a link here can have. Raises LaunchError.
+    """Return the bits per second of a rate that a link here can have. Raises LaunchError.
 
     >>> parse_rate("50Mbit"), parse_rate("2.5 gbit/s")
     (50000000, 2500000000)

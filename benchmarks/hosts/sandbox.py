@@ -78,7 +78,7 @@ def _flush() -> None:
 
 
 def _be_first(lifeline: int, outside: int) -> None:
-    """In the first process, end with the worker's exit status. Return in the worker."""
+    """Become the first process of new namespaces, and end as the worker does; return in the worker."""
     os.close(outside)
     linux.die_with_parent(signal.SIGKILL)
     if select.select([lifeline], [], [], 0)[0]:  # the parent has died before that was asked for

@@ -67,12 +67,12 @@ class Hosts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hosts' names, as MPI_Get_processor_name tells them."""
+        """Return the hosts' names, as MPI_Get_processor_name tells them."""
         return self.network.names
 
     @property
     def rate(self) -> int:
-        """Bits per second of every host's link, in each direction."""
+        """Return the bits per second of every host's link, in each direction."""
         return self.network.rate
 
     def launch(

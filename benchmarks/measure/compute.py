@@ -45,5 +45,5 @@ def _timed(rounds: int, clock: Callable[[], float]) -> float:
 
 
 def compute(seconds: float) -> None:
-    """Work for about so many seconds, if nothing disturbs it."""
+    """Compute for about this many seconds on an idle processor."""
     _compiled()(0.5, int(seconds * rounds_per_second()))

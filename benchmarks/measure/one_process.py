@@ -14,7 +14,7 @@ LEAST = 6  # rounds, from which a median has an interval
 
 
 def interleaved(works: Sequence[Callable[[], Any]], seconds: float) -> list[list[float]]:
-    """Seconds per call of each work, one value a round; rounds for so long, LEAST at least."""
+    """Return the seconds per call of each work, one value a round; rounds for so long, LEAST at least."""
     shuffle, order, rounds = random.Random(0).shuffle, list(range(len(works))), list[list[float]]()
     with collection_off():
         calls = [_calls(work) for work in works]
@@ -34,7 +34,7 @@ def _calls(work: Callable[[], Any]) -> int:
 
 
 def _seconds(work: Callable[[], Any], calls: int) -> float:
-    """Seconds a call takes."""
+    """Return the seconds a call takes."""
     started = time.perf_counter()
     for _ in range(calls):
         work()

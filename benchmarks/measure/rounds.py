@@ -58,7 +58,7 @@ class Timing:
 
     @property
     def values(self) -> list[float]:
-        """Seconds per call, one value a round; NaN where every call of a round was late."""
+        """Return the seconds per call, one value a round; NaN where every call of a round was late."""
         on_time = ([call for call in calls if call != LATE] for calls in self.rounds)
         return [median(calls) if calls else math.nan for calls in on_time]
 
@@ -202,7 +202,7 @@ class Bench:
         return decided
 
     def _alone(self, case: Case, timing: Timing, calls: int, sync: Sync) -> list[float]:
-        """Seconds this rank spent in each of some calls, LATE for those it was too late for."""
+        """Return the seconds this rank spent in each of some calls, LATE for those it was too late for."""
         seconds, clock, contender = [], time.perf_counter, timing.contender
         with contender.context(), case.ready(contender.comm, self.mpi) as operation:
             if calls > 1 or case.shape.form == NONBLOCKING:
@@ -217,7 +217,7 @@ class Bench:
         return seconds
 
     def _with_work(self, case: Case, timing: Timing) -> tuple[float, ...]:
-        """Seconds this rank spent in the parts of one call that has work between its start and its Wait."""
+        """Return the seconds of the parts of one call that has work between its start and its Wait."""
         clock, contender = time.perf_counter, timing.contender
 
         def work(request: Any) -> tuple[float, float, float]:

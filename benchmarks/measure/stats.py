@@ -35,7 +35,7 @@ class Estimate:
 
     @property
     def relative_width(self) -> float:
-        """Half the interval's width over the median; infinite without an interval."""
+        """Return half the interval's width over the median; infinite without an interval."""
         return (self.high - self.low) / 2 / self.median if self.spread else math.inf  # type: ignore[operator]
 
 
@@ -86,7 +86,7 @@ class Ratio(Estimate):
 
 
 def ratio(baseline: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """Baseline time over other time, paired: values at the same place were measured side by side.
+    """Return baseline time over other time, paired: values at the same place were measured side by side.
 
     A pair with a NaN is none.
 

@@ -119,7 +119,7 @@ class Window:
         return self.clock() - self.agreed > FRESH
 
     def _ping(self, buffer: np.ndarray) -> tuple[float, float, float]:
-        """Seconds on this clock, on rank 0's, and on this one again."""
+        """Return the seconds on this clock, on rank 0's, and on this one again."""
         before = self.clock()
         self.control.Send(buffer, 0)
         self.control.Recv(buffer, 0)

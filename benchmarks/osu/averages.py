@@ -19,7 +19,7 @@ class Spread(NamedTuple):
 
 
 def over_ranks(comm: Any, mpi: Any, mine: float) -> Spread:
-    """Of one number on each rank."""
+    """Return the statistics of one number per rank."""
     total, least, most = (_reduced(comm, np.array([mine]), op)[0] for op in (mpi.SUM, mpi.MIN, mpi.MAX))
     return Spread(float(total) / comm.size, float(least), float(most))
 
@@ -38,7 +38,7 @@ def _reduced(comm: Any, mine: np.ndarray, op: Any) -> np.ndarray:
 
 
 def percentiles(values: np.ndarray, wanted: Sequence[int]) -> dict[int, float]:
-    """Of n values in ascending order, percentile q is number n * q // 100, counted from 1, and at least the first.
+    """Return percentiles: percentile q of n ascending values is number max(1, n * q // 100), counted from 1.
 
     >>> percentiles(np.array([4.0, 2.0, 1.0, 3.0]), [0, 50, 99])
     {0: 1.0, 50: 2.0, 99: 3.0}
@@ -48,5 +48,5 @@ def percentiles(values: np.ndarray, wanted: Sequence[int]) -> dict[int, float]:
 
 
 def overlap(overall: float, compute: float, pure: float) -> float:
-    """Per cent of the communication's own time that is hidden behind the computation."""
+    """Return the percentage of the communication's own time that is hidden behind the computation."""
     return max(0.0, 100 - (overall - compute) / pure * 100)

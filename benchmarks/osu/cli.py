@@ -94,7 +94,7 @@ def osu(context: click.Context, /, benchmark: str, **arguments: Any) -> None:
 
 @contextmanager
 def asking(*kinds: type[Exception]) -> Iterator[None]:
-    """Errors of these kinds are usage errors."""
+    """Turn errors of these kinds into usage errors."""
     try:
         yield
     except kinds as error:

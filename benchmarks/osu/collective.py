@@ -126,7 +126,7 @@ class Collective:
         }
 
     def _overlapping(self, buffers: Buffers, around: Around, repeats: Repeats) -> dict[Any, Any]:
-        """First the operation alone; then as much computation as that took, on this rank, while it is under way."""
+        """Time the operation alone, then with as much computation on this rank between its start and its Wait."""
         alone = repeated(whole(buffers, self.clock), around, repeats).mean()
         self.work(0.0)  # a first call may have to get ready
         self.control.Barrier()

@@ -92,7 +92,7 @@ class Pace:
 
 
 def itemsize(kind: str) -> int:
-    """Bytes of one element of a type, which is one of TYPES."""
+    """Return the bytes of one element of a type, which is one of TYPES."""
     return np.dtype(TYPES[kind]).itemsize
 
 

@@ -72,7 +72,7 @@ class Pair:
         return {**self._figures(seconds, size), layout.VALIDATION: right}
 
     def _figures(self, seconds: np.ndarray, size: int) -> dict[Any, Any]:
-        """Microseconds of one message, half a round trip's; or megabytes a second, of 10^6 bytes."""
+        """Return the microseconds of one message, half a round trip's; or megabytes a second, of 10^6 bytes."""
         if self.program.kind == LATENCY:
             return {
                 layout.AVERAGE: float(seconds.mean()) * MICRO / 2,

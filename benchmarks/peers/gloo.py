@@ -44,7 +44,7 @@ class Gloo:
 
     @classmethod
     def find(cls, python: Path | None = None) -> Gloo:
-        """In the environment named, else in that of MPICOLL_TORCH_PYTHON, else in this one. Raises Missing."""
+        """Return Gloo of the named environment, else of MPICOLL_TORCH_PYTHON's, else of this one. Raises Missing."""
         named = python or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
         asked = named or Path(sys.executable)
         try:
@@ -56,7 +56,7 @@ class Gloo:
         return cls(asked, done.stdout.strip())
 
     def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
-        """In one launch, since importing torch takes seconds."""
+        """Measure everything in one launch, since importing torch takes seconds."""
         cases, results, meeting = (directory / name for name in ("cases.json", "results.jsonl", "meeting"))
         for old in (results, meeting):
             old.unlink(missing_ok=True)

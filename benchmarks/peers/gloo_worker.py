@@ -148,7 +148,7 @@ class Maker:
         return self._made(lambda buffer: self.dist.broadcast(buffer, 0), answer * (self.rank == 0), answer)
 
     def reduce_scatter(self, n: int) -> Call:
-        """Blocks are equal: n is rounded up to a multiple of p."""
+        """Return the call; blocks are equal, so n is rounded up to a multiple of p."""
         block = -(-n // self.p)
         sent = self._tensor(contributed(self.rank, block * self.p))
         mine = summed(self.p, block * self.p)[self.rank * block :][:block]
@@ -212,7 +212,7 @@ class Timer:
         return line | {"valid": not wrong, "samples_us": times}
 
     def _time(self, call: Call) -> float:
-        """Seconds this rank spent in one call."""
+        """Return the seconds this rank spent in one call."""
         call.refill()
         self.dist.barrier()
         start = time.perf_counter()
@@ -240,7 +240,7 @@ def main(cases: str, results: str, rendezvous: str) -> None:
 
 
 def _write(file: IO[str], line: dict[str, Any]) -> None:
-    """At once, so that an interrupted run keeps what it has."""
+    """Write at once, so that an interrupted run keeps its results."""
     file.write(json.dumps(line) + "\n")
     file.flush()
 

@@ -55,7 +55,7 @@ class Imb:
 
     @classmethod
     def find(cls, python: Path) -> Imb:
-        """In an environment. Raises Missing."""
+        """Return the IMB of an environment. Raises Missing."""
         peer = cls(python)
         if not peer.program.exists():
             raise Missing(f"{peer.program} does not exist; `make MPI=intel env` makes its environment")
@@ -69,7 +69,7 @@ class Imb:
         return 2 * rounds
 
     def measure(self, launch: Launch, rounds: Mapping[Call, int], directory: Path) -> dict[Call, Measured]:
-        """In one launch for all collectives that have the same lengths."""
+        """Measure in one launch all collectives that have the same lengths."""
         measured = {call: Measured([], note=f"IMB-MPI1 has no {call.collective}") for call in rounds
                     if call.collective not in BENCHMARKS}
         for lengths, collectives in batches(rounds, launch.ranks).items():
@@ -90,7 +90,7 @@ class Imb:
 
 
 def arguments(ranks: int, lengths: Path) -> list[str]:
-    """IMB's options."""
+    """Return IMB's options."""
     options = {"npmin": str(ranks), "msglen": str(lengths), **OPTIONS}
     return [word for name, value in options.items() for word in (f"-{name}", value)]
 

@@ -73,7 +73,7 @@ class Peer(Protocol):
 
     @property
     def starting(self) -> float:
-        """Seconds from its launch to its first call, about."""
+        """Return the seconds from its launch to its first call, about."""
         ...
 
     def calls(self, rounds: int) -> int:

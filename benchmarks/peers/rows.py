@@ -27,7 +27,7 @@ def call_of(row: Row) -> Call:
 
 
 def natives(rows: Iterable[Row]) -> dict[Call, Row]:
-    """Native's row of every call that it was timed for."""
+    """Return native's row of every call that it was timed for."""
     return {call_of(row): row for row in rows if row["algorithm"] == NATIVE and row["median_us"]}
 
 
@@ -100,7 +100,7 @@ def _merged(same: Sequence[Row]) -> Row:
 
 
 def _sketch(run: Sequence[Row]) -> Row:
-    """Of launches of which any has percentiles alone: those of all launches, of which each counts as much."""
+    """Return percentiles over all launches, weighted equally; any launch may have percentiles alone."""
     percentiles = [np.percentile(samples(row), range(101)) for row in run]
     sketch = timed(run[0], [round(x, 3) for x in np.percentile(np.concatenate(percentiles), range(101)).tolist()])
     sketch["sketch_us"] = sketch.pop("samples_us")

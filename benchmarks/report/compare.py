@@ -79,7 +79,7 @@ def compare(old: Run, new: Run, tolerance: float = 0.0) -> Comparison:
 
 
 def _by_key(rows: Iterable[Row]) -> dict[Hashable, Row]:
-    """Rows by what was measured on what; of what was measured twice, the last."""
+    """Return the rows by what was measured on what; of what was measured twice, the last."""
     return {(row.setting, row.size, row.ranks, row.hosts, row.contender): row for row in rows}
 
 
@@ -108,7 +108,7 @@ Found = tuple[float | None, tuple[float, float] | None, float | None]
 
 
 def change_of(old: Sequence[float], new: Sequence[float], tolerance: float = 0.0) -> Found:
-    """Ratio of old to new, its interval, and the p-value of the ratio being within the tolerance of 1.
+    """Return the ratio of old to new, its interval, and the p-value of the ratio being within the tolerance of 1.
 
     Each is None where there are too few values for it.
     """
@@ -124,14 +124,14 @@ def change_of(old: Sequence[float], new: Sequence[float], tolerance: float = 0.0
 
 
 def _logarithms(values: Sequence[float]) -> np.ndarray:
-    """Logarithms; a time that the clock could not resolve counts as the shortest that it could."""
+    """Return logarithms; a time that the clock could not resolve counts as the shortest that it could."""
     times = np.asarray(values, dtype=float)
     above = times[times > 0]
     return np.log(np.maximum(times, above.min())) if len(above) else np.empty(0)
 
 
 def _p_value(ratios: np.ndarray, n: int, m: int, margin: float) -> float:
-    """Two one-sided tests at the ends of the tolerance: the larger change needs to be seen in one direction.
+    """Return the p-value of two one-sided tests at the ends of the tolerance.
 
     Ties speak against a change, as they do in a closed interval; so test and interval always say the same.
     """

@@ -25,7 +25,7 @@ SHOWN = 60  # characters of a fact
 
 
 def show(console: Console, old: Run, new: Run, comparison: Comparison, tolerance: float) -> None:
-    """Environments, tables, what is in one run only, and one line on all."""
+    """Print environments, tables, what is in one run only, and one line on all."""
     if facts := differing(old.environment, new.environment):
         console.print(environments(facts))
     for (title, place), changes in _tables(comparison.changes).items():
@@ -64,7 +64,7 @@ def _tables(changes: Sequence[Change]) -> dict[tuple[str, str], list[Change]]:
 
 
 def table(title: str, changes: Sequence[Change]) -> Table:
-    """Rows by size, then contender."""
+    """Return the rows by size, then contender."""
     rich_table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     rich_table.add_column("size", justify="right", no_wrap=True)
     rich_table.add_column("algorithm", max_width=34)

@@ -26,7 +26,7 @@ class Group:
 
     @property
     def sizes(self) -> list[int]:
-        """Each size once, ascending."""
+        """Return each size once, ascending."""
         return sorted({row.size for row in self.rows})
 
     def at(self, size: int) -> list[Row]:
@@ -40,7 +40,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The group in words."""
+        """Return the group in words."""
         return f"{self.setting.title}: {self.place.title}"
 
 
@@ -68,7 +68,7 @@ def gather(runs: Sequence[Run]) -> list[Group]:
 
 
 def wheres(runs: Sequence[Run]) -> list[str]:
-    """For each run what tells it from the others of mpicoll; empty where nothing needs to."""
+    """Return for each run the words that distinguish it from other runs of mpicoll; empty if none are needed."""
     ours = [run for run in runs if run.kind == KIND]
     facts = [key for key in ("mpi", "placement") if len({_fact(run, key) for run in ours} - {None}) > 1]
     words = [[word for key in facts if (word := _fact(run, key))] for run in runs]

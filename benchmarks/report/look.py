@@ -71,7 +71,7 @@ def contenders(labels: Iterable[str]) -> list[str]:
 
 
 def _meetings(pictures: Sequence[set[str]]) -> dict[str, set[str]]:
-    """For each name those it is seen beside, the names that meet most first."""
+    """Return for each name the names shown beside it, those with the most neighbours first."""
     met: dict[str, set[str]] = defaultdict(set)
     for names in pictures:
         for name in names:
@@ -80,7 +80,7 @@ def _meetings(pictures: Sequence[set[str]]) -> dict[str, set[str]]:
 
 
 def _dealt(met: Mapping[str, set[str]], choices: Sequence[str], beside: Mapping[str, str]) -> dict[str, str]:
-    """For each name a choice that few of those it meets have, least of all those that are alike in what is beside."""
+    """Return for each name a choice that few neighbours have, least of all those alike in `beside`."""
     chosen: dict[str, str] = {}
     for name, others in met.items():
         known = [other for other in others if other in chosen]
@@ -91,7 +91,7 @@ def _dealt(met: Mapping[str, set[str]], choices: Sequence[str], beside: Mapping[
 
 
 def config(ink: str, soft: str, grid: str, background: str | None) -> dict[str, Any]:
-    """Vega-Lite's configuration of a theme: text, labels and axes, grid lines, and what is behind it all."""
+    """Return Vega-Lite's configuration of a theme: text, labels and axes, grid lines, and what is behind it all."""
     axis = {"labelColor": soft, "titleColor": soft, "domainColor": grid, "tickColor": grid, "gridColor": grid}
     sizes = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 10}
     legend = {

@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
     @property
     def variant(self) -> str:
-        """The setting without its collective, in words, of what matters to that collective.
+        """Return the setting without its collective, in words, of what matters to that collective.
 
         >>> Setting("reduce", "nonblocking", "float64", "sum", 0, False, "even").variant
         'nonblocking, float64, sum, root 0'
@@ -58,7 +58,7 @@ class Setting(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The setting in words."""
+        """Return the setting in words."""
         return f"{self.collective}, {self.variant}"
 
 
@@ -71,7 +71,7 @@ class Place(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The place in words.
+        """Return the place in words.
 
         >>> Place(8, 2, "MPICH 5.0.2").title, Place(1, 1).title, Place(None, None).title
         ('8 ranks on 2 hosts, MPICH 5.0.2', '1 rank on 1 host', 'unknown number of ranks')

@@ -52,7 +52,7 @@ class Columns:
 
     @classmethod
     def read(cls, line: str) -> Columns:
-        """Headings stand two or more blanks apart, and hold single ones."""
+        """Read a line of headings, which are two or more blanks apart and contain single ones."""
         words = re.split(r"\s{2,}", line.lstrip("# ").strip())
         return cls(tuple(re.sub(r"\W", "", word.lower()) for word in words))
 

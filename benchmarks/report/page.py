@@ -115,7 +115,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
 
 
 def _table(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Names and words for people; what is nested gets a line for each entry, what is empty none."""
+    """Return names and words for people; what is nested gets a line for each entry, what is empty none."""
     entries: dict[str, str] = {}
     for key, value in values.items():
         name = f"{prefix}{key.replace('_', ' ')}" if not prefix else f"{prefix}{key}"

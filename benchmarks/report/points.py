@@ -65,7 +65,7 @@ def kind(row: Row) -> str:
 
 
 def cells(group: Group) -> list[Record]:
-    """Per size who is fastest of all, and of ours, measured in the same rounds and right.
+    """Return per size who is fastest of all, and of ours, measured in the same rounds and right.
 
     Rows by which the same ran, such as auto's and that of the algorithm it chose, count once, by the faster. next: the
     fastest by which another ran, if any. margin: its time over the fastest's. tie: their intervals overlap. ratio:

@@ -18,7 +18,7 @@ class Family(NamedTuple):
 
 
 def families(groups: Sequence[Group]) -> list[Family]:
-    """Over hosts with as many ranks on each, then over ranks on as many hosts; each with two places or more."""
+    """Return families over hosts with equal ranks on each, then over ranks on equal hosts; of two places or more."""
     by_share: dict[tuple[float, str], list[Group]] = defaultdict(list)
     by_hosts: dict[tuple[int, str], list[Group]] = defaultdict(list)
     for group in groups:

@@ -111,7 +111,7 @@ def _remarks(row: Row) -> Text:
 
 
 def time(us: float | None) -> str:
-    """Microseconds as `mpicoll bench` prints them; nothing for none."""
+    """Return the microseconds as `mpicoll bench` prints them; nothing for none."""
     return "" if us is None else microseconds(us / 1e6)
 
 

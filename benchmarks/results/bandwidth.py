@@ -37,13 +37,13 @@ def factor(collective: str, p: int) -> float | None:
 
 
 def operation(shape: Shape, nbytes: int, p: int) -> int:
-    """Bytes of the operation."""
+    """Return the bytes of the operation."""
     lengths = shape.pattern.lengths(shape.elements(nbytes), p, shape.counts)
     return sum(lengths) * np.dtype(shape.dtype).itemsize
 
 
 def bandwidths(shape: Shape, nbytes: int, p: int, seconds: float) -> tuple[float | None, float | None]:
-    """Algorithm and bus bandwidth in bytes per second, None where there is none."""
+    """Return algorithm and bus bandwidth in bytes per second, None where there is none."""
     share = factor(shape.collective, p)
     if share is None:
         return None, None

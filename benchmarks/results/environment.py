@@ -38,7 +38,7 @@ def hosts_of(comm: Any, mpi: Any) -> list[int]:
 
 
 def numbered(names: Sequence[str]) -> list[int]:
-    """Names as numbers.
+    """Return names as numbers.
 
     >>> numbered(["b", "a", "b"])
     [0, 1, 0]
@@ -131,7 +131,7 @@ def _is_path(word: str) -> bool:
 
 
 def caches(directory: Path = CACHES) -> dict[str, int]:
-    """Bytes of the first core's caches, by level: L1d, L2, L3."""
+    """Return the bytes of the first core's caches, by level: L1d, L2, L3."""
     sizes = {}
     for index in sorted(directory.glob("index*")):
         try:
@@ -143,7 +143,7 @@ def caches(directory: Path = CACHES) -> dict[str, int]:
 
 
 def memory() -> int | None:
-    """Bytes of memory."""
+    """Return the bytes of memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

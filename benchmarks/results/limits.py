@@ -27,7 +27,7 @@ from ..cases.patterns import Shape
 
 
 def limit(shape: Shape, nbytes: int, host_of: Sequence[int], rate: float) -> float | None:
-    """Seconds that a call takes at least; None where no byte must cross a link.
+    """Return the seconds that a call takes at least; None where no byte must cross a link.
 
     host_of: every rank's host. rate: bits per second of a host's link, in each direction.
     """
@@ -37,7 +37,7 @@ def limit(shape: Shape, nbytes: int, host_of: Sequence[int], rate: float) -> flo
 
 
 def busiest(shape: Shape, root: int, nbytes: int, host_of: Sequence[int]) -> float:
-    """Bytes that the busiest link must carry in one direction."""
+    """Return the bytes that the busiest link must carry in one direction."""
     p, hosts = len(host_of), sorted(set(host_of))
     meaning, size = shape.pattern.meaning, np.dtype(shape.dtype).itemsize
     lengths = shape.pattern.lengths(shape.elements(nbytes), p, shape.counts)

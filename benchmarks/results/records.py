@@ -68,14 +68,14 @@ class Result:
 
     @property
     def bandwidths(self) -> tuple[float | None, float | None]:
-        """Of the algorithm, and of the bus."""
+        """Return the bandwidth of the algorithm, and of the bus."""
         if self.time is None or not self.nbytes or len(self.place.host_of) == 1:
             return None, None
         return bandwidths(self.shape, self.nbytes, len(self.place.host_of), self.time.median)
 
     @property
     def of_limit(self) -> float | None:
-        """The limit over the time: 1 is at the limit."""
+        """Return the limit over the time: 1 is at the limit."""
         return self.limit / self.time.median if self.limit and self.time else None
 
     def line(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def legend(results: Sequence[Result]) -> str:
 
 
 def table(results: Sequence[Result], title: str) -> Table:
-    """Rows by size, then contender. The fastest valid one of each size is bold."""
+    """Return the rows by size, then contender. The fastest valid one of each size is bold."""
     columns = columns_for(results)
     rich_table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     rich_table.add_column("size", justify="right", no_wrap=True)

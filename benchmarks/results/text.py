@@ -12,7 +12,7 @@ WRONG = "bold red"
 
 
 def microseconds(seconds: float) -> str:
-    """Three or four digits, no exponent.
+    """Return three or four digits, no exponent.
 
     >>> [microseconds(t) for t in (1.234e-6, 45.67e-6, 0.0123456)]
     ['1.23', '45.7', '12346']

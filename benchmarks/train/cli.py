@@ -79,7 +79,7 @@ def train(
 
 
 def one_thread(stack: ExitStack) -> None:
-    """Ranks share the cores already: one thread each for the linear algebra."""
+    """Limit linear algebra to one thread per rank, since ranks share the cores already."""
     from threadpoolctl import threadpool_limits
 
     stack.enter_context(threadpool_limits(1))

@@ -73,7 +73,7 @@ class Pattern:
 
 
 def _on_parts(comm: Any, trainer: Any, work: Work) -> Step:
-    """Each rank trains on its part of a batch."""
+    """Return a step in which each rank trains on its part of a batch."""
 
     def step(number: int) -> float:
         x, labels = work.samples(number)
@@ -177,7 +177,7 @@ def _exchange(work: Work, p: int) -> Expected:
 
 
 def _experts(work: Work, p: int) -> Expected:
-    """As if tokens went to all experts equally often."""
+    """Return the expected costs if all experts get equally many tokens."""
     width, itemsize = work.width // 2, _itemsize(work)
     n = (64 * width + width + width * models.EXPERTS + 2 * width + width * models.CLASSES + models.CLASSES) * itemsize
     held = n + (4 * width**2 + 3 * width) * itemsize * -(-models.EXPERTS // p)
@@ -206,7 +206,7 @@ def _tensor(work: Work, p: int) -> Expected:
 
 
 def _sequence(work: Work, p: int) -> Expected:
-    """As much, and an allgather each into the part that is cut by positions and out of it."""
+    """Return the costs of _tensor, and of an allgather into and one out of the part cut by positions."""
     plain = _tensor(work, p)
     return plain._replace(sent=plain.sent + 2 * theory.exchange(_activations(work), p))
 

@@ -73,7 +73,7 @@ def tune(
 
 
 def check(options: Mapping[str, Any], p: int) -> tuple[list[Shape], list[int], int]:
-    """Shapes, sizes and bytes of memory that options mean on p ranks. Raises ValueError, MpicollError."""
+    """Return shapes, sizes and bytes of memory that options mean on p ranks. Raises ValueError, MpicollError."""
     positive("--seconds", options["seconds"])
     shapes = [_shape(name, p) for name in _names(options["collectives"])]
     return shapes, parse_sizes(options["sizes"]), parse_size(options["memory"])

@@ -26,15 +26,15 @@ class Choice(Protocol):
 
     @property
     def algorithm(self) -> str:
-        """Its name."""
+        """Return its name."""
 
     @property
     def chunk_bytes(self) -> int | None:
-        """The bytes of a chunk; None for whole blocks."""
+        """Return the bytes of a chunk; None for whole blocks."""
 
     @property
     def window(self) -> int:
-        """The chunks in flight."""
+        """Return the chunks in flight."""
 
 
 SomeChoice = TypeVar("SomeChoice", bound=Choice)

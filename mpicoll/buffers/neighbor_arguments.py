@@ -93,7 +93,7 @@ def _exchange_blocks(
         if sends[edge][0] != receives[edge][0]:
             raise errors.CountMismatch(
                 f"rank {edge[0]} is its own neighbour: it sends {sends[edge][0]} bytes to itself and receives "
-                f"{receives[edge][0]} bytes from itself; they must be equally many"
+                f"{receives[edge][0]} bytes from itself; the two must be equal"
             )
     check_apart(send.spans(), recv.spans())
     (send_sizes, send_at), (recv_sizes, recv_at) = (

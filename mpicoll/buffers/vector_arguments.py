@@ -87,6 +87,6 @@ def _check_own(send: Buffer, sent: int, recv: Buffer, received: int, rank: int) 
     if sent != received:
         raise errors.CountMismatch(
             f"rank {rank} sends {sent} bytes to itself and receives {received} bytes from itself; "
-            f"they must be equally many"
+            f"the two must be equal"
         )
     check_apart(send.spans(), recv.spans())

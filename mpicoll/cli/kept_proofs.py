@@ -29,7 +29,7 @@ class KeptProofs:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.known = _read(path) if path is not None else {}
-        self.found: dict[str, list[float]] = {}
+        self.new: dict[str, list[float]] = {}
 
     def split(self, tasks: Iterable[Task]) -> tuple[list[Proof], list[Task]]:
         """Return the proofs that are kept, and the tasks left to prove."""
@@ -44,13 +44,13 @@ class KeptProofs:
     def add(self, proof: Proof) -> None:
         """Keep a proof, if it holds."""
         if proof.failure is None and proof.unfit is None and proof.schedules:
-            self.found[_key(proof.algorithm, proof.p)] = [proof.schedules, proof.seconds]
+            self.new[_key(proof.algorithm, proof.p)] = [proof.schedules, proof.seconds]
 
     def save(self) -> None:
         """Write the proofs, if no source has changed since the run began and the directory can be written."""
-        if self.path is None or not self.found or self.path != _path():
+        if self.path is None or not self.new or self.path != _path():
             return
-        text = json.dumps({**_read(self.path), **self.found})
+        text = json.dumps({**_read(self.path), **self.new})
         user_cache.write(self.path, user_cache.with_checksum(text), FILES)
 
 
@@ -97,7 +97,7 @@ def _key(algorithm: Name, p: int) -> str:
 
 
 def _read(path: Path) -> dict[str, list[float]]:
-    """Return what a file holds; nothing if it is absent or damaged."""
+    """Return the proofs in a file; none if it is absent or damaged."""
     text = user_cache.read(path)
     proofs: dict[str, list[float]] = {} if text is None else json.loads(text)
     return proofs

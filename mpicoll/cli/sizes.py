@@ -11,7 +11,7 @@ _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes of one size; K, M and G are powers of 1024. Raises ValueError.
+    """Return the bytes of one size; K, M and G are powers of 1024. Raises ValueError.
 
     >>> [parse_size(s) for s in ("8", "64K", "1MiB", "2gb")]
     [8, 65536, 1048576, 2147483648]
@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bits per second of a link; k, M, G and T are powers of 1000, as of links and in tc. Raises ValueError.
+    """Return the bits per second of a link; k, M, G and T are powers of 1000, as of links and in tc. Raises ValueError.
 
     >>> [parse_rate(s) for s in ("50Mbit", "100 Gbit/s", "2.5gbps", "25G")]
     [50000000.0, 100000000000.0, 2500000000.0, 25000000000.0]

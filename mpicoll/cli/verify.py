@@ -164,7 +164,7 @@ def _table(results: dict[Name, Proofs]) -> Any:
 
 
 def few(ranks: Sequence[int]) -> str:
-    """Numbers of ranks in short form, the middle left out where they do not follow each other.
+    """Return the numbers of ranks in short form, the middle left out where they do not follow each other.
 
     >>> few([3, 1, 2]), few(range(2, 65, 2))
     ('1-3', '2, 4, 6, …, 64')

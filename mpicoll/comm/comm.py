@@ -149,7 +149,7 @@ class Comm(Collectives, Objects, Sparse, Selection, FaultTolerance):
         super().Free()
 
     def Disconnect(self) -> None:
-        """As Free, and wait until all pending communication on the communicator is complete."""
+        """Free the communicator, and wait until all pending communication on the communicator is complete."""
         detach(self)
         super().Disconnect()
 
@@ -183,7 +183,7 @@ class Comm(Collectives, Objects, Sparse, Selection, FaultTolerance):
         return self._with_request(*duplicate.begin_dup(self, info))
 
     def Idup_with_info(self, info: MPI.Info) -> Any:
-        """As Idup, with the hints in info."""
+        """Begin to duplicate as Idup does, with the hints in info."""
         return self.Idup(info)
 
     def _with_request(self, copy: MPI.Intracomm, request: MPI.Request) -> tuple[Any, Request]:

@@ -141,7 +141,7 @@ class CollectiveRequest(MPI.Request):
 
     @classmethod
     def Testall(cls, requests: Requests, statuses: Statuses = None) -> bool:
-        """As MPI.Request.Testall, and advance collectives.
+        """Do as MPI.Request.Testall, and advance collectives.
 
         This calls Waitall once all are complete, since MPICH's Testall fails on its own persistent collectives.
         """
@@ -153,7 +153,7 @@ class CollectiveRequest(MPI.Request):
 
     @classmethod
     def Testany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, bool]:
-        """As MPI.Request.Testany, and advance collectives."""
+        """Do as MPI.Request.Testany, and advance collectives."""
         _advance(requests)
         index, done = MPI.Request.Testany(requests, status)
         if done and index != MPI.UNDEFINED:
@@ -162,7 +162,7 @@ class CollectiveRequest(MPI.Request):
 
     @classmethod
     def Testsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
-        """As MPI.Request.Testsome, and advance collectives."""
+        """Do as MPI.Request.Testsome, and advance collectives."""
         _advance(requests)
         indices = MPI.Request.Testsome(requests, statuses)
         _clear_statuses([requests[index] for index in indices or ()], statuses)
@@ -170,18 +170,18 @@ class CollectiveRequest(MPI.Request):
 
     @classmethod
     def Waitall(cls, requests: Requests, statuses: Statuses = None) -> Literal[True]:
-        """As MPI.Request.Waitall, and advance collectives."""
+        """Do as MPI.Request.Waitall, and advance collectives."""
         _wait_until(requests, lambda: cls.Testall(requests, statuses), bool)
         return True
 
     @classmethod
     def Waitany(cls, requests: Requests, status: MPI.Status | None = None) -> int:
-        """As MPI.Request.Waitany, and advance collectives."""
+        """Do as MPI.Request.Waitany, and advance collectives."""
         return _wait_until(requests, lambda: cls.Testany(requests, status), lambda outcome: outcome[1])[0]
 
     @classmethod
     def Waitsome(cls, requests: Requests, statuses: Statuses = None) -> list[int] | None:
-        """As MPI.Request.Waitsome, and advance collectives."""
+        """Do as MPI.Request.Waitsome, and advance collectives."""
         test = lambda: cls.Testsome(requests, statuses)
         return _wait_until(requests, test, lambda indices: indices is None or indices)
 
@@ -189,38 +189,38 @@ class CollectiveRequest(MPI.Request):
 
     @classmethod
     def testall(cls, requests: Requests, statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
-        """As MPI.Request.testall, and advance collectives."""
+        """Do as MPI.Request.testall, and advance collectives."""
         _advance(requests)
         return MPI.Request.testall(requests, statuses)
 
     @classmethod
     def testany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, bool, Any]:
-        """As MPI.Request.testany, and advance collectives."""
+        """Do as MPI.Request.testany, and advance collectives."""
         _advance(requests)
         return MPI.Request.testany(requests, status)
 
     @classmethod
     def testsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
-        """As MPI.Request.testsome, and advance collectives."""
+        """Do as MPI.Request.testsome, and advance collectives."""
         _advance(requests)
         return MPI.Request.testsome(requests, statuses)
 
     @classmethod
     def waitall(cls, requests: Requests, statuses: Statuses = None) -> list[Any]:
-        """As MPI.Request.waitall, and advance collectives."""
+        """Do as MPI.Request.waitall, and advance collectives."""
         outcome: Any = _wait_until(requests, lambda: cls.testall(requests, statuses), lambda outcome: outcome[0])
         messages: list[Any] = outcome[1]
         return messages
 
     @classmethod
     def waitany(cls, requests: Requests, status: MPI.Status | None = None) -> tuple[int, Any]:
-        """As MPI.Request.waitany, and advance collectives."""
+        """Do as MPI.Request.waitany, and advance collectives."""
         index, _, message = _wait_until(requests, lambda: cls.testany(requests, status), lambda outcome: outcome[1])
         return index, message
 
     @classmethod
     def waitsome(cls, requests: Requests, statuses: Statuses = None) -> tuple[list[int] | None, list[Any] | None]:
-        """As MPI.Request.waitsome, and advance collectives."""
+        """Do as MPI.Request.waitsome, and advance collectives."""
         return _wait_until(
             requests, lambda: cls.testsome(requests, statuses), lambda outcome: outcome[0] is None or outcome[0]
         )

@@ -71,12 +71,12 @@ class Codec:
 
     @property
     def share(self) -> Fraction:
-        """The bytes of codes for each byte of float32, in whole groups."""
+        """Return the bytes of codes for each byte of float32, in whole groups."""
         return Fraction(self._of_group(self.group), 4 * self.group)
 
     @cached_property
     def addresses(self) -> tuple[int, int]:
-        """The addresses of its encode and decode, see kernels/codecs.py. Raises CodecError where there are none."""
+        """Return the addresses of encode and decode (kernels/codecs.py). Raises CodecError if there are none."""
         try:
             return kernels.addresses(self.name)
         except Exception as error:  # there is no numba, or its inner parts are others

@@ -32,57 +32,69 @@ HEAD = """\
 
 <!-- Written by `make docs` from the docstrings and registrations in mpicoll/algorithms; edit those. -->
 
-`mpicoll list` prints the same for your version, `mpicoll verify` proves it, `mpicoll show COLLECTIVE ALGORITHM -p 5`
-draws it.
+Every algorithm of mpicoll, with its cost, its source and a picture. `mpicoll list` prints the same for your version,
+`mpicoll verify` proves it, `mpicoll show COLLECTIVE ALGORITHM -p 5` draws it.
 
-**How to read it.** p is the number of ranks and n the bytes of the vector: the whole vector for scatter, gather,
-allgather and reduce_scatter, one rank's send buffer for alltoall, what one neighbour gets for neighbourhood
-collectives. degree(graph) is the most neighbours that a rank sends to or receives from, itself left out; of a stencil,
-dimensions(graph) are those of its grid, hops(graph) the blocks that a rank sends in all if each travels alone,
-branches(graph) those if one copy serves all neighbours that lie the same way. q is the
-largest power of two up to p, power(k) that of k; lg is the logarithm to base 2, rounded up, lg_k that to base k. [p >
-q] is 1 where that holds and 0 elsewhere; ones(i) is how many of 0..p−1 have bit i set, digit(k, i, z) how many have z
-as digit i in base k; steps(a, p), moved(a, p) and scratch(a, p) are what another algorithm takes. *Steps* is the
-longest chain of messages that wait for each other, *bytes* the most that any rank sends or receives, *memory* the
-most any rank needs beside its buffers, for one chunk. The columns p = 8 and p = 13 are measured with default
-parameters (nodes are taken to be of 4 ranks).
-*Order kept* says whether operands are combined in rank order, as operators that do not commute need it.
-*Same bits* is what cannot change a result: see [below](#which-bits).
+## How to read the tables
+
+| column | meaning |
+| --- | --- |
+| steps | the longest chain of messages that wait for each other |
+| bytes per rank | the most bytes that any rank sends or receives |
+| p = 8, p = 13 | steps and bytes as measured, with default parameters and 4 ranks per node |
+| memory | the most scratch memory that any rank needs, for one chunk |
+| order kept | whether operands are combined in rank order, as operators that do not commute need |
+| same bits | what cannot change the bits of a result: see [below](#which-bits) |
+| for p | the numbers of ranks that the algorithm supports |
+| excess over it | how the algorithm differs from the cost in its source |
+
+| in formulas | meaning |
+| --- | --- |
+| p | the number of ranks |
+| n | bytes: of the whole vector; for alltoall of one rank's send buffer; for neighbourhood collectives of the block for one neighbour |
+| q, power(k) | the largest power of two, and of k, up to p |
+| lg, lg_k | the logarithm to base 2, and to base k, rounded up |
+| [p > q] | 1 if the condition holds, else 0 |
+| ones(i), digit(k, i, z) | how many of 0..p−1 have bit i set, and how many have z as digit i in base k |
+| steps(a, p), moved(a, p), scratch(a, p) | the steps, bytes and memory of another algorithm a |
+| degree(graph) | the most neighbours that a rank sends to or receives from, without itself |
+| dimensions(graph) | of a stencil: the dimensions of its grid |
+| hops(graph) | of a stencil: the blocks that a rank sends in all if each travels alone |
+| branches(graph) | the same if one copy serves all neighbours in the same direction |
 """
 BITS = """
 
 ## Which bits
 
 Floating-point sums depend on the order of the additions. An algorithm fixes that order, its *reduction tree*, for every
-block of the vector: by p, its parameters, the root and, in hierarchical ones, which ranks are a node. Nothing else
-enters, so a result is **the same bit for bit**
+block of the vector. The tree depends only on p, the parameters, the root and, in hierarchical algorithms, which ranks
+share a node. So a result is **the same bit for bit**
 
 - from run to run;
 - for any chunk size and window, in place or not, on either engine;
-- in a blocking, a nonblocking and a persistent call, whatever else is in flight and whichever rank comes late;
-- on all ranks that have it, where the column *same bits* says so.
+- in blocking, nonblocking and persistent calls, whatever else is in flight and whichever rank is late;
+- on all ranks that have it, if the column *same bits* says so.
 
-The column is not declared. Schedules are executed on reduction trees in the place of contributions
-(`mpicoll/proofs/determinism.py`; with default parameters and those the algorithm is proved with,
-p = {first}–{last}), and the ranks' trees compared.
-`mpicoll verify` holds the lowered tables that the engines run to the same trees; the tests compute the trees in NumPy
-and compare with what real ranks get. In scan and exscan each rank has a result of its own; in reduce and
-reduce_scatter one rank alone has each. Collectives that only move data move bits. `mpicoll show` prints the tree of a
-block.
+The column is computed: schedules are executed on reduction trees instead of numbers, and the ranks' trees compared
+(`mpicoll/proofs/determinism.py`; for p = {first}–{last}, with default parameters and those of the proofs).
+`mpicoll verify` proves that the tables that engines run have the same trees. The tests compute the trees in NumPy, and
+compare the results with those of real ranks. In scan and exscan every rank has a result of its own; in reduce and
+reduce_scatter one rank has each result. Collectives that only move data do not change bits. `mpicoll show` prints the
+tree of a block.
 
 **Other bits** may come from another algorithm, other parameters, another p or root, other nodes, or another count,
-from which follows what element is in what block. `auto` chooses by the size of the vector and the machine: name the
-algorithm with `using` where bits must outlive those. MPI's own collectives (`native`) promise nothing of this.
+which moves elements to other blocks. `auto` chooses by the size of the vector and the machine. If bits must not depend
+on those, name the algorithm with `using`. MPI's own collectives (`native`) guarantee none of this.
 
 All this holds for MPI's operators on the types that mpicoll has kernels for, and for `mpicoll.AVG`, the same sum
-divided once. Left out are
+divided once. It does not hold for
 
-- which NaN comes out where several went in (that one does is sure), and which of 0.0 and -0.0 out of MAX, MIN, MAXLOC
-  and MINLOC: there left∘right and right∘left may differ;
-- the bytes between the members of a pair (MAXLOC, MINLOC), which hold no value;
-- operators of MPI.Op.Create: they are applied in the same order always, so results repeat as far as the function
-  does, and are the same on all ranks where it commutes bit for bit or was created with commute=False;
-- ranks whose processors round or flush differently.
+- which NaN results if several are among the operands, and which of 0.0 and -0.0 results from MAX, MIN, MAXLOC and
+  MINLOC: there left∘right and right∘left may differ;
+- the padding between the members of a pair (MAXLOC, MINLOC);
+- operators of MPI.Op.Create, unless the function itself is deterministic. They are always applied in the same order.
+  Results are the same on all ranks if the function commutes bit for bit or was created with commute=False;
+- ranks whose processors round, or flush subnormal numbers, differently.
 """
 
 

@@ -152,7 +152,7 @@ def share(of_n: Fraction) -> str:
 
 
 def ranks(who: Iterable[int]) -> str:
-    """Ranks in short form, without spaces.
+    """Return ranks in short form, without spaces.
 
     >>> ranks([0, 1, 2, 4])
     '0-2,4'
@@ -161,7 +161,7 @@ def ranks(who: Iterable[int]) -> str:
 
 
 def names(blocks: Sequence[Any], most: int = 3) -> str:
-    """Blocks in short form: b0-2,4 or, for pairs, 0→1 0→2 +4; nothing for a token.
+    """Return blocks in short form: b0-2,4 or, for pairs, 0→1 0→2 +4; nothing for a token.
 
     A second and third edge from one rank to another have primes.
 

@@ -104,7 +104,7 @@ class _Drawing:
         return self.bands[t] - 14 - LINE * self._lines(t)
 
     def ends(self, message: Message) -> tuple[float, float, float, float]:
-        """From (sender, start) to (receiver, end); where there are strands, messages arrive beside each other."""
+        """Return the ends of an arrow, (sender, start) and (receiver, end); strands arrive beside each other."""
         t, to = message.start + 1, self.x(message.destination)
         same = [m for m in self.picture.messages[t] if m.destination == message.destination] if self.strands else []
         if len(same) > 1:
@@ -113,7 +113,7 @@ class _Drawing:
         return self.x(message.source), self.bands[t - 1] + 9, to, self.arrival(t)
 
     def _labels(self, messages: Sequence[Message]) -> Iterator[_Label]:
-        """Labels for one step's arrows, each where fewest arrows cross it and no label is; else none."""
+        """Return the labels for one step's arrows, each where fewest arrows cross it and no label is; else none."""
         placed: list[_Label] = []
         lines = [self.ends(m) for m in messages]
         for message, line in zip(messages, lines, strict=True):
@@ -231,7 +231,7 @@ class _Drawing:
     # -- labels
 
     def _labels_on_top(self) -> None:
-        """Outlines in the colour of the paper keep arrows away from the words."""
+        """Draw labels with outlines in the colour of the paper, to keep arrows away from the words."""
         look: dict[str, Any] = {"text_anchor": "middle", "font_weight": "bold"}
         outlines = self.dw.Group(fill=PAPER, stroke=PAPER, stroke_width=4, stroke_linejoin="round", **look)
         by_colour = {label.colour: self.dw.Group(fill=label.colour, **look) for label in self.labels}
@@ -257,7 +257,7 @@ class _Drawing:
 
 
 def tenths(x: float) -> float:
-    """To a tenth, and whole numbers without a point: a drawing's digits are most of its size.
+    """Return a number to a tenth, a whole one without a point: digits are most of a drawing's size.
 
     >>> tenths(1.234), tenths(2.0)
     (1.2, 2)

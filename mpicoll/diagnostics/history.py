@@ -72,7 +72,7 @@ class History:
     """The rows and words of this process; without memory nothing is recorded, and the serial of every row is 0."""
 
     def __init__(self, memory: mmap.mmap | None = None, begin: int = 0, address: int = 0) -> None:
-        """For the memory of a flight record, where the history begins, and its address, for compiled code."""
+        """Begin a history in the memory of a flight record, at this offset; compiled code takes the address."""
         self.memory, self.begin, self.address = memory, begin, address
         self.words: Any = memoryview(memory)[begin : begin + 8 * (HEADER + ROWS * COLUMNS)].cast("q") if memory else []
         self.ids: dict[Any, int] = {}
@@ -142,7 +142,7 @@ class CommHistory:
     """
 
     def __init__(self, history: History, name: str, number: int) -> None:
-        """For a communicator as its Place names it: half of the room for words is left to calls and lines."""
+        """Begin a stream for a communicator, named as in its Place; half of the words are left to calls and lines."""
         self.history = history
         self.bits = history.intern(name.partition(" (")[0], 2) << COMM_SHIFT
         self.number = min(number, MOST_COMMUNICATORS) << NUMBER_SHIFT

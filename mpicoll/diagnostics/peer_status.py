@@ -59,7 +59,7 @@ class PeerStatus:
 
     @property
     def others(self) -> list[int]:
-        """Every other rank."""
+        """Return every other rank."""
         return [rank for rank in range(self.comm.size) if rank != self.comm.rank]
 
     def all_answered(self) -> bool:

@@ -23,15 +23,15 @@ import mpi4py
 from ..errors import MpicollError, spans
 from ..progress.operation import CallId
 
-LONG = 300  # characters that an error takes in an answer
-MANY = 64  # calls in progress in an answer
-RECENT = 8  # errors in an answer
-LINES = 8  # of a report on other ranks
+MAX_ERROR_LENGTH = 300  # characters of an error in an answer
+MAX_ACTIVE = 64  # calls in flight in an answer
+MAX_FAILURES = 8  # errors in an answer
+MAX_LINES = 8  # lines of a report on other ranks
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OWN_FILES = _PACKAGE, os.path.dirname(os.path.abspath(mpi4py.__file__)) + os.sep
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep
-THREADS = 3  # besides the main one, in a location
+MAX_OTHER_THREADS = 3  # besides the main one, in a location
 _ENTRANCES = tuple(
     os.path.join(_PACKAGE, *module)
     for module in (("comm", "methods.py"), ("comm", "requests.py"), ("comm", "persistent.py"), ("torch", "calls.py"))
@@ -63,7 +63,7 @@ class Answer:
     line that its program is at. `inside`: whether that is in a call of mpicoll, which need not be in flight yet.
     `ended`: how the program ended, empty if it runs. `recovery`: the Agree or Shrink that it is in, if any.
     `object_calls`: how many lowercase collectives it has begun. `object_call`: the one that it is in. `silence`: why
-    the rest is old.
+    the rest is outdated.
     """
 
     calls: int
@@ -92,28 +92,28 @@ class Answer:
         return cls(**fields)
 
     def of_objects(self) -> Answer:
-        """Return the status as far as lowercase collectives go, with these as the calls."""
+        """Return the status of lowercase collectives alone, as the calls."""
         active = [CallId(self.object_calls, 0, f"pickled {self.object_call}")] if self.object_call else []
         inside = bool(active)
         return replace(self, calls=self.object_calls, under_way=active, started={}, failures=[], inside=inside)
 
     def has_made(self, call_id: CallId) -> bool:
-        """Return whether this rank has made such a call, or started such a request."""
+        """Return whether this rank has made this call, or started this request."""
         if call_id.start and call_id.call in self.started:
             return self.started[call_id.call] >= call_id.start
         return self.calls >= call_id.call
 
-    def next_on_the_way_to(self, call_id: CallId) -> tuple[int, int]:
-        """Return the call and start that this rank makes next if it has not made that one yet, else that one itself."""
+    def next_call_towards(self, call_id: CallId) -> tuple[int, int]:
+        """Return the next call and start of this rank if it has not made this call yet, else this call."""
         if self.has_made(call_id):
             return call_id.call, call_id.start
         if call_id.start and call_id.call in self.started:
             return call_id.call, self.started[call_id.call] + 1
         return self.calls + 1, 0
 
-    def has_gone_on(self, call_id: CallId) -> bool:
-        """Return whether this rank has made such a call and left it behind."""
-        if len(self.under_way) >= MANY or any(active[:2] == call_id[:2] for active in self.under_way):
+    def has_left(self, call_id: CallId) -> bool:
+        """Return whether this rank has made this call and returned from it."""
+        if len(self.under_way) >= MAX_ACTIVE or any(active[:2] == call_id[:2] for active in self.under_way):
             return False
         later = self.started.get(call_id.call, 0) > call_id.start if call_id.start else self.calls > call_id.call
         return self.has_made(call_id) and (later or not self.inside)
@@ -125,7 +125,7 @@ class Answer:
 def location() -> tuple[str, bool]:
     """Return where the threads are in the user's program, and whether the main one is in a call of mpicoll.
 
-    The main thread comes first, and then THREADS others that are in the program.
+    The main thread comes first, and then MAX_OTHER_THREADS others that are in the program.
     """
     frames = sys._current_frames()
     main = threading.main_thread().ident or 0
@@ -134,7 +134,7 @@ def location() -> tuple[str, bool]:
     for thread in threading.enumerate():
         is_other = thread.ident != main and thread.ident in frames
         there, _ = _where(frames[thread.ident or 0]) if is_other else (None, False)
-        if there and not _is_library(there.file) and len(others) < THREADS:
+        if there and not _is_library(there.file) and len(others) < MAX_OTHER_THREADS:
             name = thread.name if thread.name.isprintable() else "?"
             others.append(f"; thread {name} at {there}")
     frames.clear()
@@ -167,12 +167,12 @@ def _is_library(file: str) -> bool:
 
 
 def last_error() -> BaseException | None:
-    """Return what the interpreter has printed a traceback of."""
+    """Return the error that the interpreter has printed a traceback of; None if there is none."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def ending(error: BaseException | None) -> str:
-    """Return how the program of this rank ended; error is what came out of it."""
+    """Return how the program of this rank ended, by the error that it raised, if any."""
     if error is None:
         return "reached the end of the program"
     frames = reversed(traceback.extract_tb(error.__traceback__))
@@ -186,11 +186,11 @@ def describe(error: BaseException) -> str:
         words = " ".join((error.message() if isinstance(error, MpicollError) else str(error)).split())
     except Exception:  # the program's own error, which cannot be printed
         words = "its message cannot be printed"
-    return f"{type(error).__name__}{f': {words}' if words else ''}"[:LONG]
+    return f"{type(error).__name__}{f': {words}' if words else ''}"[:MAX_ERROR_LENGTH]
 
 
 def _innermost(places: Iterable[Place]) -> Place | None:
-    """Return the first of these places that is in no library, or else the first that is in the standard one."""
+    """Return the first of these places outside libraries, or else outside mpicoll and mpi4py."""
     outside = [place for place in places if not place.file.startswith(OWN_FILES)]
     return next((place for place in outside if not _is_library(place.file)), outside[0] if outside else None)
 
@@ -245,7 +245,7 @@ def find_absent(call: str, others: Iterable[int], answers: Mapping[int, Answer])
     }
 
 
-def tell(findings: Mapping[int, Finding]) -> list[str]:
+def report_lines(findings: Mapping[int, Finding]) -> list[str]:
     """Return the lines of a report on the ranks that are not in a stalled call, one for each reason."""
     ranks_by_reason: dict[str, list[int]] = {}
     for rank, finding in findings.items():
@@ -254,8 +254,8 @@ def tell(findings: Mapping[int, Finding]) -> list[str]:
         what: f"rank {spans(r)} has" if len(r) == 1 else f"ranks {spans(r)} have" for what, r in ranks_by_reason.items()
     }
     lines = [f"{ranks} {what}" for what, ranks in who.items()]
-    if len(lines) > LINES:
-        lines[LINES:] = [f"and {len(lines) - LINES} lines more of the kind"]
+    if len(lines) > MAX_LINES:
+        lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} lines more of the kind"]
     if not lines:
         lines = ["every rank has made this call: MPICOLL_CHECK=1 compares what they gave"]
     return lines
@@ -263,7 +263,7 @@ def tell(findings: Mapping[int, Finding]) -> list[str]:
 
 def _failure(call_id: CallId, answer: Answer, own: Sequence[Failure]) -> Failure | None:
     """Return the last error of a rank in this call, or in an earlier one if it made more of its kind than this rank."""
-    at = answer.next_on_the_way_to(call_id)
+    at = answer.next_call_towards(call_id)
     there, here = ([failure for failure in failures if failure[:2] == at] for failures in (answer.failures, own))
     made_there, made_here = ([failure.was_made for failure in failures] for failures in (there, here))
     more = [made_there.count(failure.was_made) > made_here.count(failure.was_made) for failure in there]
@@ -288,7 +288,7 @@ def _find(call_id: CallId, answer: Answer | None, failure: Failure | None, waite
         return Finding(f"not {verb} this call: {raised}{_now(answer)}", bool(failure or answer.ended))
     if failure is not None and failure.was_made:
         return Finding(f"{raised}{_now(answer)}", True)
-    if waited_for and answer.has_gone_on(call_id):
+    if waited_for and answer.has_left(call_id):
         return Finding(f"made another call here, or with other counts: {_now(answer)}; {advice}", True)
     return None
 

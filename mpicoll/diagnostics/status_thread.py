@@ -113,7 +113,7 @@ class StatusThread:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that the program of this rank ended with, if any."""
+        """Return the error that the program of this rank ended with, if any."""
         return self.fatal or last_error()
 
     def _ends_the_run(self) -> bool:

@@ -24,7 +24,7 @@ from ..stderr import last_words, say
 from .fault_tolerance import RankFailure, failed_ranks, hosts_of
 from .flight import RECORD, SLOTS, Place
 from .peer_status import POLL_INTERVAL, PeerStatus
-from .status import MANY, Answer, Failure, Finding, ending, find, find_absent, location, tell
+from .status import MAX_ACTIVE, Answer, Failure, Finding, ending, find, find_absent, location, report_lines
 from .status_thread import STATUS_THREAD
 
 EARLY = 2.0  # seconds that a call stalls before the others are asked, and again after twice as long
@@ -99,7 +99,7 @@ class Watched(Protocol):
 
     @property
     def sequence(self) -> int:
-        """The number of the last call."""
+        """Return the number of the last call."""
 
 
 def findings(operation: Operation, state: Watched, ranks: Iterable[int]) -> dict[int, Finding]:
@@ -132,7 +132,7 @@ def words(operation: Operation, state: Watched, what: str, ranks: Iterable[int] 
 def _missing(operation: Operation, state: Watched, ranks: Iterable[int] | None) -> list[str]:
     """Return the lines of a report on the other ranks."""
     missing = findings(operation, state, state.peer_status.others if ranks is None else ranks)
-    return tell(missing) if missing or not operation.is_message else []
+    return report_lines(missing) if missing or not operation.is_message else []
 
 
 def record(states: Mapping[int, Watched], waiting: Watched | None = None, ended: str = "") -> None:
@@ -156,7 +156,7 @@ def answer(state: Watched, known: tuple[str, bool] | None = None) -> Answer:
     inside = inside or state.entered > 0
     return Answer(
         state.sequence,
-        [operation.call_id for operation in state.queue.in_flight[:MANY]],
+        [operation.call_id for operation in state.queue.in_flight[:MAX_ACTIVE]],
         {call: int(starts[0]) for call, starts in state.queue.started.copy().items()},
         state.failures,
         where,
@@ -214,7 +214,7 @@ def _recovery_words(state: Watched, call: RecoveryCall, seconds: float) -> list[
     else:
         running = [rank for rank in state.peer_status.others if rank not in failed]
         absent = find_absent(call.name, running, state.peer_status.answers)
-        others = tell(absent) if absent else ["every other rank has called it"]
+        others = report_lines(absent) if absent else ["every other rank has called it"]
     return [waits, *(f"  {line}" for line in (*known, *others))]
 
 

@@ -222,7 +222,7 @@ def _save(state: CommState, collective: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Within the block, no other process changes the file."""
+    """Lock the file within the block."""
     with path.with_name(f"{path.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -135,7 +135,7 @@ def busy(seconds: float = QUIET, stat: Path = Path("/proc/stat")) -> float | Non
 
 
 def _ticks(stat: Path) -> tuple[int, int, int] | None:
-    """Ticks in use, all ticks, and of how many CPUs."""
+    """Return the ticks in use, all ticks, and of how many CPUs."""
     try:
         lines = [line.split() for line in stat.read_text().splitlines() if line.startswith("cpu")]
         counts = [int(word) for word in lines[0][1:9]]  # user nice system idle iowait irq softirq steal
@@ -162,7 +162,7 @@ def software(mpi: Any) -> dict[str, str | None]:
 
 
 def digest(package: Path) -> str | None:
-    """Ten hex digits for the modules of a package; None where it is not in files."""
+    """Return ten hex digits for the modules of a package; None where it is not in files."""
     checksum = hashlib.sha256()
     try:
         for directory, inner, files in os.walk(package, followlinks=True):

@@ -35,7 +35,7 @@ def nodes(facts: Facts) -> dict[str, list[Rank]]:
 
 
 def numbered(count: int, thing: str) -> str:
-    """For people.
+    """Return a count with its noun, plural if the count is not 1.
 
     >>> numbered(1, "rank"), numbered(2, "CPU")
     ('1 rank', '2 CPUs')
@@ -44,7 +44,7 @@ def numbered(count: int, thing: str) -> str:
 
 
 def named(who: str) -> str:
-    """Ranks as `errors.spans` has them, with their noun.
+    """Return ranks in the form of `errors.spans`, after their noun.
 
     >>> named("3"), named("0-2, 5")
     ('rank 3', 'ranks 0-2, 5')

@@ -51,7 +51,7 @@ class Process:
 
     @cached_property
     def history(self) -> list[Row]:
-        """The last calls, the oldest first."""
+        """Return the last calls, the oldest first."""
         return history.rows(self.content[flight.CALLS :])
 
     @property
@@ -61,7 +61,7 @@ class Process:
 
     @cached_property
     def silence(self) -> str:
-        """Why a process that lives does not write its record; empty if it does, or is on another host."""
+        """Return why a process that lives does not write its record; empty if it does, or is on another host."""
         if not self.is_alive or self.ended:
             return ""
         if flight.is_stopped(self.pid):

@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
     @property
     def passed(self) -> tuple[object, ...]:
-        """The arguments that MPI wants alike on all ranks: not bytes where each rank has its own counts."""
+        """Return the arguments that MPI wants alike on all ranks: not bytes where each rank has its own counts."""
         method = self.method.lower().removeprefix("i")  # an Iallreduce sends what an Allreduce does
         base = method.removesuffix("_init")
         has_own_counts = base.startswith("neighbor_") or base.endswith(("v", "w"))
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
     @property
     def what(self) -> tuple[object, ...]:
-        """All but the times and the number of the row in its record."""
+        """Return all but the times and the number of the row in its record."""
         return self[1:11] + self[13:]
 
 

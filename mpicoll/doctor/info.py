@@ -215,7 +215,7 @@ def _open(why: str | None) -> str:
 
 
 def _names(kernels: Iterable[str]) -> str:
-    """Kernels without their argument types."""
+    """Return the kernels without their argument types."""
     return ", ".join(sorted({name.partition("(")[0] for name in kernels}))
 
 

@@ -126,7 +126,7 @@ def alone(facts: Facts) -> Iterator[Finding]:
 
 
 def crowded(places: Mapping[int, Sequence[int]]) -> tuple[list[int], list[int]] | None:
-    """Ranks that have fewer places between them than they are, and those places; None if each can have its own.
+    """Return ranks that have fewer places between them than they are, and those places; None if each can have its own.
 
     A matching of ranks and places, made larger by augmenting paths; what the search from a rank that finds no place
     has reached is the crowd.

@@ -52,7 +52,7 @@ def geometry(plan: PlanTables) -> np.ndarray:
 
 
 def _wide_strip(typing: Any) -> Any:
-    """In jitted code, return the address of a strip of float32 on the stack; each call site has its own."""
+    """Return in jitted code the address of a strip of float32 on the stack; each call site has its own."""
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils

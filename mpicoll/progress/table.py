@@ -177,7 +177,7 @@ class Row:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within the block, no thread advances the plan. One thread at a time may call this."""
+        """Keep every thread from advancing the plan within the block. One thread at a time may call this."""
         try:
             hold.entry(self._table.at, self.at)
             yield

@@ -23,7 +23,7 @@ from ..diagnostics.flight import RECORD
 from ..diagnostics.history import FAILED, CommHistory
 from ..diagnostics.peer_status import PeerStatus
 from ..diagnostics.record import Record, Sink
-from ..diagnostics.status import RECENT, Failure, describe
+from ..diagnostics.status import MAX_FAILURES, Failure, describe
 from ..engines import selftest
 from ..errors import CommError, EngineError, MpicollError
 from ..kernels import background
@@ -181,7 +181,7 @@ class CommState:
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph of neighbourhood collectives. Raises CommError for a communicator without a topology."""
+        """Return the graph of neighbourhood collectives. Raises CommError for a communicator without a topology."""
         return graph_of(MPI.Intracomm.fromhandle(self.user_handle)) if self.stencil is None else self.stencil
 
     # -- choices and plans ------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class CommState:
     def fail(self, call_id: CallId, error: BaseException, was_made: bool = True) -> None:
         """Record the error with which this rank left a call, or refused its arguments, for the other ranks."""
         with contained("notifying other ranks of an error"):
-            self.failures = [*self.failures, Failure(*call_id, describe(error), was_made)][-RECENT:]
+            self.failures = [*self.failures, Failure(*call_id, describe(error), was_made)][-MAX_FAILURES:]
             watchdog.notify_error(self)
 
     def explain_error(

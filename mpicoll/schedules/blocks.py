@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def sizes(n: int, k: int) -> list[int]:
-    """Elements of each of k blocks that share n elements as evenly as can be, the larger ones first.
+    """Return the elements of each of k blocks that share n elements as evenly as can be, the larger ones first.
 
     >>> sizes(10, 4)
     [3, 3, 2, 2]
@@ -40,7 +40,7 @@ def chunks(largest: int, slice_: int) -> int:
 
 
 def chunk_length(length: int, slice_: int, chunk: int) -> int:
-    """Length of one chunk of a block: whole slices, then the rest, then nothing.
+    """Return the length of one chunk of a block: whole slices, then the rest, then nothing.
 
     >>> [chunk_length(10, 4, c) for c in range(4)]
     [4, 4, 2, 0]

@@ -20,18 +20,18 @@ Rename = Callable[[Any], Sequence[Block]]
 
 
 def then(*parts: Steps | Strands) -> Strands:
-    """Return one after the other, strand by strand."""
+    """Return the parts one after the other, strand by strand."""
     every = [strands(part) for part in parts]
     return Strands(tuple(sum(column, ())) for column in zip_longest(*every, fillvalue=()))
 
 
 def parallel(*parts: Steps | Strands) -> Strands:
-    """Side by side, as strands of their own."""
+    """Return the parts side by side, as strands of their own."""
     return Strands(strand for part in parts for strand in strands(part))
 
 
 def mirror(part: Steps | Strands) -> Strands:
-    """Time reversed: sends become receives, receives (reducing or not) become sends.
+    """Return a part reversed in time: sends become receives, receives (reducing or not) become sends.
 
     Turns reduce_scatter into allgather, reduce into bcast, gather into scatter. Raises ValueError for a
     local operation, which has no reverse.
@@ -45,18 +45,18 @@ def _reverse(op: Op) -> Op:
             return Recv(peer, blocks, buffer)
         case Recv(peer, blocks, buffer) | RecvReduce(peer, blocks, _, buffer):
             return Send(peer, blocks, buffer)
-    raise ValueError(f"{op} cannot be mirrored: what is local has no reverse in time")
+    raise ValueError(f"{op} cannot be mirrored: a local operation has no reverse")
 
 
 def coded(part: Steps | Strands) -> Strands:
-    """Move codes in the place of values, and decode what arrives at the end of the step in which it does.
+    """Return a part that sends codes in the place of values; ranks decode received codes at the end of the step.
 
     Raises ValueError for reductions and local operations: codes cannot be reduced.
     """
 
     def step(ops: Step) -> Step:
         if not all(isinstance(op, Send | Recv) for op in ops):
-            raise ValueError(f"{ops} does more than move blocks, and codes can only be moved")
+            raise ValueError(f"{ops} does more than send and receive, and codes cannot be reduced")
         moved = [op._replace(buffer=RESULTS) for op in ops if isinstance(op, Send | Recv)]
         arrived = [block for op in moved if isinstance(op, Recv) for block in op.blocks]
         return (*moved, *(Copy(Loc(VALUE, block), Loc(RESULTS, block)) for block in arrived))
@@ -109,7 +109,7 @@ def rotate(program: Program, p: int, rank: int, by: int, blocks_turn: bool) -> S
 
 
 def forward(blocks: Sequence[Block], rank: int, source: int, destination: int) -> Steps:
-    """Hand the blocks from one rank to another."""
+    """Return a rank's steps if one rank sends the blocks to another; none on other ranks."""
     if rank == source:
         return [Send(destination, tuple(blocks))]
     if rank == destination:
@@ -118,7 +118,7 @@ def forward(blocks: Sequence[Block], rank: int, source: int, destination: int) -
 
 
 def embed(program: Program, ranks: Sequence[int], rank: int, blocks: Rename = same) -> Strands:
-    """Return a program for len(ranks) ranks, run by the given ranks; no steps for any other.
+    """Return a program for len(ranks) ranks, run by these ranks; no steps for any other.
 
     blocks maps an inner block to the outer blocks that make it up.
     """
@@ -136,8 +136,9 @@ def fold(
     keep: Rename | None = None,
     core: int | None = None,
 ) -> Strands:
-    """Run a program for `core` ranks (a power of two if not said) on any p: extra ranks fold into a neighbour first.
+    """Run a program for `core` ranks on any p: extra ranks fold into a neighbour first.
 
+    `core` is by default the largest power of two up to p.
     The ranks are split into as many runs of neighbours, as evenly as can be, the longer ones first. The last rank of a
     run takes the others' blocks and stands for them all (so operand order is kept), and returns their result at the
     end: all blocks, or those `keep` names for the rank. `inner` maps the inner program's blocks to ours.

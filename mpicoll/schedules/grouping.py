@@ -89,7 +89,7 @@ def by_blocks(p: int, size: int) -> Partition:
 
 
 def dealt(p: int, groups: int = 3) -> Partition:
-    """Ranks dealt out to groups one by one: nodes whose ranks do not follow each other.
+    """Return ranks dealt out to groups one by one: nodes whose ranks do not follow each other.
 
     >>> dealt(5)
     ((0, 3), (1, 4), (2,))

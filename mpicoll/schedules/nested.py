@@ -19,7 +19,7 @@ class Of(Kind):
 
     @property
     def range(self) -> str:  # type: ignore[override]
-        """The range in words."""
+        """Return the range in words."""
         return f"an algorithm of {self.collective}"
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> Any:

@@ -52,7 +52,7 @@ class Whole(Kind):
 
     @property
     def range(self) -> str:  # type: ignore[override]
-        """The range in words."""
+        """Return the range in words."""
         return f"a whole number from {self.low} to p" if self.up_to_p else f"a whole number of at least {self.low}"
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> int:
@@ -70,7 +70,7 @@ class Bound(Whole):
 
     @property
     def range(self) -> str:  # type: ignore[override]
-        """The range in words."""
+        """Return the range in words."""
         return f"{ALL}, or {super().range}"
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> int:
@@ -132,7 +132,7 @@ class OneOf(Kind):
 
     @property
     def range(self) -> str:  # type: ignore[override]
-        """The range in words."""
+        """Return the range in words."""
         return " or ".join(self.words)
 
     def resolve(self, value: Any, p: int, nodes: Partition | None) -> str:

@@ -39,11 +39,11 @@ class Algorithm:
     - ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
       (rooted ones: at root 0); a function of p and the parameters where it depends on them.
     - direct: whether a rank handles only blocks it starts or ends with, so that in a form with counts for each rank
-      (gatherv) it need not be told the counts of others; proved, not believed.
+      (gatherv) it does not need the counts of other ranks. The proof checks this.
     - divides_at_owner: whether a rank that keeps a result does its last reduction, and sends the result after it. That
-      rank then divides an average; otherwise every rank divides the results that it keeps. Proved too.
-    - requires: what p must be, where not all will do.
-    - grid: what it is proved on beside its defaults.
+      rank then divides an average; otherwise every rank divides the results that it keeps. The proof checks this.
+    - requires: the condition on p, if some p are not supported.
+    - grid: parameters and ranks that it is proved on besides its defaults.
     """
 
     collective: Collective
@@ -78,7 +78,7 @@ class Algorithm:
     def resolve(self, p: int, nodes: Partition | None = None, /, **parameters: Any) -> dict[str, Any]:
         """Return all parameters as the body gets them.
 
-        Raises ParameterError for one that does not exist or is out of range, PreconditionError where p will not do.
+        Raises ParameterError for one that does not exist or is out of range, PreconditionError if p is not supported.
         """
         if unknown := sorted(set(parameters) - set(self.parameters)):
             known = ", ".join(self.parameters) or "none"
@@ -93,10 +93,10 @@ class Algorithm:
         return resolved
 
     def codec(self, resolved: dict[str, Any]) -> Codec | None:
-        """Return the codec that its codes are made by: its own, or that of a part of it; None where it has no codes.
+        """Return the codec of the algorithm, or of its part that has one; None if it sends no codes.
 
-        Raises ParameterError for a group that the codec cannot have, for two parts with two codecs, and for a part that
-        would leave in its input what codes lack: that is the contribution of the whole.
+        Raises ParameterError for a group that the codec cannot have, for parts with different codecs, and for a part
+        with feedback: it would write the residual to its input, which belongs to the whole algorithm.
         """
         parts = [x for x in resolved.values() if isinstance(x, Chosen)]
         if any(dict(x.parameters).get("feedback", "no") != "no" for x in parts):
@@ -159,7 +159,7 @@ class Chosen:
 
     @cached_property
     def node(self) -> dict[int, int] | None:
-        """The number of every rank's node."""
+        """Return the number of every rank's node."""
         return None if self.nodes is None else homes(self.nodes)
 
     def ordered(self, ranks: Sequence[int]) -> bool:
@@ -171,7 +171,7 @@ class Chosen:
         return self.entry.blocks(len(ranks), within(self.node, ranks), **dict(self.parameters))
 
     def parts(self) -> dict[str, Any]:
-        """Return of its parameters those that say how blocks are encoded, or name an algorithm; no ranks matter."""
+        """Return those of its parameters that choose a codec or an algorithm; they do not depend on the ranks."""
         values = {**self.entry.defaults, **dict(self.parameters)}
         return {
             name: parameter.resolve(self.entry.title, name, values[name], 1, self.nodes)
@@ -283,7 +283,7 @@ def registered() -> Iterator[Algorithm]:
 
 
 def every(collective: str, *but: str) -> Callable[[int], list[str]]:
-    """For a grid: the names of all exact algorithms of a collective, those registered later too, but those given."""
+    """Return a function of p, for a grid, that lists a collective's exact algorithms but some, later ones too."""
     return lambda p: [name for name in exact_algorithms(collective) if name not in but]
 
 
@@ -312,13 +312,13 @@ def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, 
     """Return an algorithm and its parameters from "name" or "name(key=value, …)"; bare words are strings.
 
     Raises UnknownAlgorithm for a name, ParameterError for a parameter that does not exist, ValueError for what
-    cannot be read. Ranges are looked at when p is known.
+    cannot be read. Ranges are checked when p is known.
     """
     entry = find(collective, spec.partition("(")[0].strip())
     if "(" not in spec:
         return entry, ()
     try:
-        parameters = _given(ast.parse(spec.strip(), mode="eval").body)
+        parameters = _keywords(ast.parse(spec.strip(), mode="eval").body)
     except (SyntaxError, TypeError, ValueError):
         raise ParameterError(f"cannot read {spec!r}: write it as name(key=value, …)") from None
     if unknown := sorted(set(parameters) - set(entry.parameters)):
@@ -327,7 +327,7 @@ def parse_spec(collective: str, spec: str) -> tuple[Algorithm, tuple[tuple[str, 
     return entry, tuple(sorted(parameters.items()))
 
 
-def _given(call: ast.expr) -> dict[str, Any]:
+def _keywords(call: ast.expr) -> dict[str, Any]:
     """Return the parameters of name(key=value, …). Raises ValueError for anything else."""
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise ValueError
@@ -356,7 +356,7 @@ def ordered_names(collective: str, p: int = 8, nodes: Partition | None = None) -
 
 
 def check_order(entry: Algorithm, p: int, nodes: Partition | None = None, /, **parameters: Any) -> None:
-    """Raise PreconditionError unless an algorithm serves operators that do not commute, and say which do."""
+    """Raise PreconditionError, naming other algorithms, unless this one serves operators that do not commute."""
     if not entry.keeps_order(p, nodes, **parameters):
         able = " or ".join(ordered_names(entry.collective.name, p, nodes)) or "native"
         raise PreconditionError(

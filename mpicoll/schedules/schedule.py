@@ -69,7 +69,7 @@ class Schedule:
 
     @property
     def title(self) -> str:
-        """Collective, algorithm and parameters, and the root where it is not rank 0."""
+        """Return collective, algorithm and parameters, and the root where it is not rank 0."""
         parameters = ", ".join(f"{k}={v}" for k, v in self.parameters.items())
         root = f" root {self.root}" if self.root else ""
         order = "" if self.commutative else " in rank order"
@@ -92,7 +92,7 @@ class Schedule:
 
     @cached_property
     def blocks(self) -> Sequence[Block]:
-        """Every block's name."""
+        """Return every block's name."""
         if self.collective.naming == "edge":
             graph: Sequence[Block] = self.resolved["graph"]
             return graph

@@ -1,4 +1,4 @@
-"""Which algorithm serves a call, and why.
+"""Choose the algorithm that serves a call, and say why.
 
 The rules look at the collective, the bytes, p, whether the operator commutes, and whether ranks share hosts: values
 equal on every rank, so every rank chooses the same without a message.
@@ -25,10 +25,10 @@ from .stencils import stencil_rules
 
 NATIVE, AUTO = "native", "auto"
 FLOAT32 = "float32"
-ACCUMULATES = (FLOAT32, "none")  # how partial sums of elements of less than 32 bits are kept: "none" is as elements
-BITS, ANY, NO = "bits", "any", "no"  # among what calls take turns: what gives the same bits, anything, nothing
-WHOLE = 1 << 40  # bytes of chunks that cut nothing
-TOO_LARGE = 1 << 31  # bytes from which not every MPI's own collectives serve
+ACCUMULATES = (FLOAT32, "none")  # the type of partial sums of shorter elements; "none": that of the elements
+BITS, ANY, NO = "bits", "any", "no"  # which algorithms calls try in turn: those with the same bits, any, none
+WHOLE = 1 << 40  # chunk size that leaves every block whole
+TOO_LARGE = 1 << 31  # bytes from which some MPIs' own collectives fail
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Choice:
     measured: bool = False  # whether a tuning table chose
     slow: str = ""  # why such calls take the slow path, for explain()
     sums: str = ""  # the cost of float32 partial sums, if used, for explain()
-    model: str = ""  # what the model gives it and the next fastest, for explain()
+    model: str = ""  # predicted times of this and the next fastest algorithm, for explain()
 
     def __str__(self) -> str:
         chunks = (
@@ -65,8 +65,8 @@ class Choice:
 class Overrides:
     """The settings made by using(): algorithms by collective, chunk, window, engine, seed, accumulate; None: not set.
 
-    seed: for stochastic rounding of elements with fewer than 32 bits. accumulate: how their partial sums are kept.
-    learn: whether calls that auto chooses for take turns, among what gives the same "bits" or "any"; "no" if not.
+    seed: for stochastic rounding of elements with fewer than 32 bits. accumulate: the type of their partial sums.
+    learn: the algorithms that calls try in turn where auto chooses: those with the same "bits", "any", or "no".
     """
 
     algorithms: tuple[tuple[str, str], ...] = ()
@@ -79,7 +79,7 @@ class Overrides:
 
     @property
     def learns(self) -> bool:
-        """Return whether calls take turns."""
+        """Return whether calls try algorithms in turn."""
         return self.learn not in (None, NO)
 
     def merged(
@@ -92,7 +92,7 @@ class Overrides:
         accumulate: str | None = None,
         learn: str | bool | None = None,
     ) -> Overrides:
-        """Check other settings, and return these with the others taking precedence."""
+        """Check other settings, and return these with the others taking precedence. Raises ArgumentError."""
         for collective, spec in algorithms.items():
             if not isinstance(spec, str):
                 raise ArgumentError(f"{collective} is {spec!r}; it must be the name of an algorithm")
@@ -101,7 +101,7 @@ class Overrides:
             elif canonical_name(collective) not in RULES:
                 find(collective, spec)
         if seed is not None and type(seed) is not int:
-            raise ArgumentError(f"stochastic is {seed!r}; it must be an integer, the seed of what rounds at random")
+            raise ArgumentError(f"stochastic is {seed!r}; it must be an integer, the seed of stochastic rounding")
         if accumulate is not None:
             check_accumulate("accumulate", accumulate)
         if learn is not None:
@@ -124,14 +124,14 @@ class Overrides:
 
 
 def check_accumulate(name: str, value: object) -> str:
-    """Return how partial sums are kept. Raises ArgumentError that names what was set."""
+    """Return the type of partial sums. Raises ArgumentError that names the setting."""
     if value not in ACCUMULATES:
         raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join(ACCUMULATES)}")
     return str(value)
 
 
 def check_learn(name: str, value: object) -> str:
-    """Return among what calls take turns, or "no". Raises ArgumentError that names what was set."""
+    """Return which algorithms calls try in turn. Raises ArgumentError that names the setting."""
     if value not in (BITS, ANY, NO):
         raise ArgumentError(f"{name} is {value!r}; it must be one of {', '.join((BITS, ANY, NO))}")
     return str(value)
@@ -151,9 +151,9 @@ def choose(
 ) -> Choice:
     """Return the choice for a call of nbytes (see Claims for whose bytes).
 
-    measured: what a tuning table says of it; network: what it is modelled on, where no table says anything; graph: of
-    neighbourhood collectives.
-    Raises PreconditionError when what is forced cannot serve.
+    measured: the tuning table's rules for the collective. network: the network of the cost model, which chooses where
+    no rule of the table serves; None for the fixed rules. graph: the neighbours, for neighbourhood collectives.
+    Raises PreconditionError if a forced algorithm cannot serve the call.
     """
     spec = dict(overrides.algorithms).get(collective, AUTO)
     if spec == NATIVE:

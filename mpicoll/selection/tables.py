@@ -68,7 +68,7 @@ def layout(nodes: Partition) -> tuple[str, ...]:
 
 
 def where(nodes: Sequence[str]) -> str:
-    """For people: how many ranks on which nodes."""
+    """Return in words how many ranks are on which nodes."""
     ranks = sum(map(len, members(nodes)))
     several = f" on {len(nodes)} nodes ({'; '.join(nodes)})" if len(nodes) > 1 else " on one node"
     return f"{ranks} rank{'s' * (ranks > 1)}{several}"

@@ -56,12 +56,12 @@ class Calls:
 
     @functools.cached_property
     def lane(self) -> Lane:
-        """The lane of callbacks on futures of operations."""
+        """Return the lane of callbacks on futures of operations."""
         return Lane(f"callbacks of process group {self.name}")
 
     @functools.cached_property
     def message_lane(self) -> Lane:
-        """The lane of callbacks on futures of messages, which complete in any order."""
+        """Return the lane of callbacks on futures of messages, which complete in any order."""
         return Lane(f"callbacks of messages of process group {self.name}", in_order=False)
 
     def _here(self) -> Calls:

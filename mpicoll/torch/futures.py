@@ -38,7 +38,7 @@ class Lane:
 
     @functools.cached_property
     def next(self) -> Lane:
-        """The lane of the callbacks that this one's callbacks register."""
+        """Return the lane of the callbacks that this one's callbacks register."""
         return Lane(self.base, level=self.level + 1)
 
     def put(self, is_complete: threading.Event, callback: Callable[[], None]) -> None:

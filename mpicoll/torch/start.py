@@ -71,7 +71,7 @@ class InPlaceOfGloo(ProcessGroup):
 
     @property
     def global_ranks_in_group(self) -> list[int]:
-        """The ranks of the world that the group has, none for all."""
+        """Return the ranks of the world that the group has, none for all."""
         return self._ranks
 
     @global_ranks_in_group.setter
@@ -113,7 +113,7 @@ _torchs_monitored_barrier = distributed_c10d.monitored_barrier
 
 
 def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """As torch.distributed.monitored_barrier, which takes no group but Gloo's; of mpicoll's groups it is theirs."""
+    """Run mpicoll's monitored barrier, or torch's for other groups, which takes Gloo's alone."""
     ours = distributed_c10d._get_default_group() if group is None else group
     if not isinstance(ours, ProcessGroup):
         _torchs_monitored_barrier(group, timeout, wait_all_ranks)
@@ -126,6 +126,6 @@ _torchs_notify_join_context = Join.notify_join_context
 
 
 def _notify_join_context(joinable: Any) -> Any:
-    """As torch's, which hands the Work to C++ that keeps one half of it: the other, in Python, must live as long."""
+    """Notify as torch does, and keep the Work's Python half alive, since C++ keeps only the other half."""
     joinable._work_of_join = work = _torchs_notify_join_context(joinable)
     return work

@@ -34,7 +34,7 @@ class Saved:
 
     @property
     def save_id(self) -> SaveId:
-        """The id of the save."""
+        """Return the id of the save."""
         return self.steps, self.size
 
 

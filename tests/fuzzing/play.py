@@ -183,17 +183,17 @@ class Player:
             self.draw.shuffle(these)
         ways = [self._one_by_one, self._all, self._any, self._some]
         way = self.draw.choice(ways) if self.program.skew else self._one_by_one
-        self.doing = f"completing calls {[each.number for each in these]}, {way.__name__}"
+        self.doing = f"completing calls {[call.number for call in these]}, {way.__name__}"
         try:
             way(these)
         except Exception as error:
             self.wrong.append(f"{self.doing}: raised {type(error).__name__}: {error}")
-            for each in these:
+            for call in these:
                 with suppress(Exception):
-                    each.request.Wait()
-        for each in these:
-            self.pending.remove(each)
-            self._inspect(each.number, each.memory)
+                    call.request.Wait()
+        for call in these:
+            self.pending.remove(call)
+            self._inspect(call.number, call.memory)
 
     @property
     def _lists(self) -> Any:
@@ -201,19 +201,19 @@ class Player:
         return self.draw.choice([MPI.Request, mpicoll.Request]) if self.in_background else mpicoll.Request
 
     def _one_by_one(self, these: Sequence[Pending]) -> None:
-        for each in these:
+        for call in these:
             # Without the thread, MPI's own Test and Wait advance none of ours.
-            alone = self.in_background or isinstance(each.request, mpicoll.Request | mpicoll.Prequest)
+            alone = self.in_background or isinstance(call.request, mpicoll.Request | mpicoll.Prequest)
             if self._chance(0.5):
-                while not (each.request.Test() if alone else mpicoll.Request.Testall([each.request])):
+                while not (call.request.Test() if alone else mpicoll.Request.Testall([call.request])):
                     self._pause(0.1)
             elif alone:
-                each.request.Wait()
+                call.request.Wait()
             else:
-                mpicoll.Request.Waitall([each.request])
+                mpicoll.Request.Waitall([call.request])
 
     def _all(self, these: Sequence[Pending]) -> None:
-        requests, lists = [each.request for each in these], self._lists
+        requests, lists = [call.request for call in these], self._lists
         fails = lists is MPI.Request and faults.of_testall() and any(map(_is_persistent_native, requests))
         if fails or self._chance(0.5):
             lists.Waitall(requests)
@@ -222,18 +222,18 @@ class Player:
             self._pause(0.1)
 
     def _any(self, these: Sequence[Pending]) -> None:
-        requests, lists = [each.request for each in these], self._lists
+        requests, lists = [call.request for call in these], self._lists
         for _ in requests:
             lists.Waitany(requests)
 
     def _some(self, these: Sequence[Pending]) -> None:
-        requests, lists, done = [each.request for each in these], self._lists, 0
+        requests, lists, done = [call.request for call in these], self._lists, 0
         while done < len(requests):
             done += len(lists.Waitsome(requests) or requests)
 
     def _poke(self, earlier: list[Pending]) -> None:
         """Advance, or complete, something that was in flight before this stretch."""
-        still = [each for each in earlier if each in self.pending]
+        still = [call for call in earlier if call in self.pending]
         if still and self._chance(0.3):
             self._complete([self.draw.choice(still)])
 
@@ -263,30 +263,30 @@ class Player:
 
     # -- what must hold ----------------------------------------------------------------------------------
 
-    def _note(self, i: int, said: str) -> None:
-        self.wrong.append(f"call {i}, {self.program.calls[i].method}: {said}")
+    def _note(self, i: int, text: str) -> None:
+        self.wrong.append(f"call {i}, {self.program.calls[i].method}: {text}")
 
     def _inspect(self, i: int, memory: Buffers) -> None:
-        if said := memory.wrong():
-            self._note(i, said)
+        if text := memory.wrong():
+            self._note(i, text)
 
     def _check_records(self, records: Sequence[list[Any]]) -> None:
         """Check that the chosen algorithms and engines ran."""
-        for where, found in zip(self.ours, records, strict=True):
+        for where, traced in zip(self.ours, records, strict=True):
             calls = [self.program.calls[i] for i in self.mine if self.program.calls[i].where == where]
             forced = Counter((c.collective, c.form, c.algorithm) for c in calls * self.program.rounds
                              if c.algorithm not in ("auto", NATIVE))
-            ran = Counter((r.collective, r.form, r.algorithm) for r in found)
+            ran = Counter((r.collective, r.form, r.algorithm) for r in traced)
             if missing := forced - ran:
                 self.wrong.append(f"the trace of communicator {where} lacks {dict(missing)}")
             engines = Counter((c.collective, c.form, c.engine) for c in calls * self.program.rounds
                               if c.engine and not _is_native(c))
-            if missing := engines - Counter((r.collective, r.form, r.engine) for r in found):
+            if missing := engines - Counter((r.collective, r.form, r.engine) for r in traced):
                 self.wrong.append(f"the trace of communicator {where} lacks {dict(missing)}")
             want = sum(self.program.rounds for c in calls if not _is_native(c))
             native = sum(_is_native(c) for c in calls)          # told when made, or every time
-            if not want + native <= len(found) <= want + native * self.program.rounds:
-                self.wrong.append(f"the trace of communicator {where} has {len(found)} calls, not {want} and {native}")
+            if not want + native <= len(traced) <= want + native * self.program.rounds:
+                self.wrong.append(f"the trace of communicator {where} has {len(traced)} calls, not {want} and {native}")
 
     def _ask_builtin(self, i: int) -> None:
         """The MPI's own collective must give the same, where it can be trusted."""
@@ -301,8 +301,8 @@ class Player:
             getattr(self.plain[call.where], call.method)(*self._arguments(call, memory))
         except Exception as error:
             self._note(i, f"the MPI's own collective raised {type(error).__name__}: {error}")
-        if not unsaid and (said := memory.wrong()):
-            self._note(i, f"the MPI's own collective disagrees with NumPy: {said}")
+        if not unsaid and (text := memory.wrong()):
+            self._note(i, f"the MPI's own collective disagrees with NumPy: {text}")
 
     # -- the ends ----------------------------------------------------------------------------------------
 
@@ -311,8 +311,8 @@ class Player:
         """The records of every communicator."""
         records: list[list[Any]] = []
         traces = [comm.trace() for comm in self.ours.values() if comm != MPI.COMM_NULL]
-        found = iter([trace.__enter__() for trace in traces])
-        records = [next(found) if comm != MPI.COMM_NULL else [] for comm in self.ours.values()]
+        opened = iter([trace.__enter__() for trace in traces])
+        records = [next(opened) if comm != MPI.COMM_NULL else [] for comm in self.ours.values()]
         yield records
         for trace in traces:
             trace.__exit__(None, None, None)

@@ -158,9 +158,9 @@ def run(program: str, tmp_path: Path, ranks: int = 4) -> str:
     with tempfile.TemporaryFile() as output:
         launcher.run_group([mpiexec, "--with-ft", "ulfm", *rest], 60, output)
         output.seek(0)
-        said = output.read().decode(errors="replace")
-    assert "Traceback" not in said and "Signal" not in said, said
-    return said
+        text = output.read().decode(errors="replace")
+    assert "Traceback" not in text and "Signal" not in text, text
+    return text
 
 
 @pytest.mark.timeout(180)
@@ -170,8 +170,8 @@ def test_ranks_are_killed_in_calls(forms):
     with tempfile.TemporaryFile() as output:
         status = launcher.run_group(command, 150, output)
         output.seek(0)
-        said = output.read().decode(errors="replace")
-    assert status == 0 and said.endswith(" passed, 0 failed\n"), said
+        text = output.read().decode(errors="replace")
+    assert status == 0 and text.endswith(" passed, 0 failed\n"), text
 
 
 @pytest.mark.timeout(240)
@@ -182,36 +182,36 @@ def test_ranks_are_killed_elsewhere(situations):
         command = [sys.executable, str(TESTS / "survive.py"), "--situations", situations]
         status = launcher.run_group(command, 220, output)
         output.seek(0)
-        said = output.read().decode(errors="replace")
-    assert status == 0 and said.endswith("0 situations failed\n"), said
+        text = output.read().decode(errors="replace")
+    assert status == 0 and text.endswith("0 situations failed\n"), text
 
 
 def test_a_rank_that_is_killed_is_named(tmp_path):
-    said = run(PROGRAMS[0], tmp_path)
-    assert said.count("failed: (1,)") == 3, said
+    text = run(PROGRAMS[0], tmp_path)
+    assert text.count("failed: (1,)") == 3, text
 
 
 def test_hosts_of_failed_ranks_are_named(tmp_path):
     """In the error of their communicator, and of one without them that was revoked."""
-    said = run(HOSTS, tmp_path)
-    failed = re.findall(r"^ProcFailedError \((.*)\) \((.*)\) ranks? (.*) ha(?:s|ve) failed, which", said, re.MULTILINE)
+    text = run(HOSTS, tmp_path)
+    failed = re.findall(r"^ProcFailedError \((.*)\) \((.*)\) ranks? (.*) ha(?:s|ve) failed, which", text, re.MULTILINE)
     both = ("0, 1", "'host1', 'host1'", "0-1 on host host1")
     first = [(f"{rank},", "'host1',", f"{rank} on host host1") for rank in (0, 1)]
-    assert len(failed) == 2 and set(failed) <= {both, *first}, said
+    assert len(failed) == 2 and set(failed) <= {both, *first}, text
     revoked = "RevokedError (2, 3) ('host1', 'host1') the communicator was revoked, which ended Barrier "
-    assert said.count(revoked) == 2 and said.count("of MPI.COMM_WORLD ranks 2-3 on host host1 have failed;") == 2, said
+    assert text.count(revoked) == 2 and text.count("of MPI.COMM_WORLD ranks 2-3 on host host1 have failed;") == 2, text
 
 
 def test_training_goes_on(tmp_path):
-    said = run(PROGRAMS[1], tmp_path)
-    assert said.count("trained on 3 ranks") == 3, said
+    text = run(PROGRAMS[1], tmp_path)
+    assert text.count("trained on 3 ranks") == 3, text
 
 
 @pytest.mark.parametrize("program", PROGRAMS[2:4], ids=["zero", "parameter_server"])
 def test_training_goes_on_from_copies(program, tmp_path):
     """With the losses of a run in which no rank is killed."""
     runs = [run(f"import sys; sys.argv.append({word!r})\n{program}", tmp_path) for word in ("", "kill")]
-    losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", said) for said in runs]
+    losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", text) for text in runs]
     assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs
     assert [loss for *_, loss in losses[1]] == [loss for *_, loss in losses[0]] and len({*losses[0]}) == 4, runs
 
@@ -222,14 +222,14 @@ def test_training_goes_on_from_copies(program, tmp_path):
 ])  # fmt: skip
 def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
     """By every rank that waits. Then MPICOLL_TIMEOUT ends the run, as for other calls."""
-    said = run(WAITING.replace("KILLED", str(killed)).replace("CALL", call), tmp_path)
+    text = run(WAITING.replace("KILLED", str(killed)).replace("CALL", call), tmp_path)
     for rank in {0, 2, 3} - {*killed}:
         first = f"mpicoll: rank {rank}: {call.partition('(')[0]} has not returned for 2 s: it waits for every rank"
         lines = ["rank 1 has not called it: now at script.py, line 10, in load"]
         if killed:
             lines = [r"rank 2 on host \S+ has failed", "after a failure the ranks cannot ask each other"]
-        assert first in said and all(re.search(f"mpicoll: rank {rank}:   {line}", said) for line in lines), said
-    assert "MPICOLL_TIMEOUT=2 is over, aborting" in said, said
+        assert first in text and all(re.search(f"mpicoll: rank {rank}:   {line}", text) for line in lines), text
+    assert "MPICOLL_TIMEOUT=2 is over, aborting" in text, text
 
 
 @pytest.mark.parametrize(("kills", "ends"), [
@@ -238,19 +238,19 @@ def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
     ({2: (3, "before"), 0: ("restore",)}, dict.fromkeys((1, 3), ([4] * 3 + [2] * 5, [[2], [0, 2]]))),
 ])  # fmt: skip
 def test_every_rank_returns_from_the_same_steps(kills, ends, tmp_path):
-    said = run(FAULTS.replace("KILLS", repr(kills)), tmp_path).strip().splitlines()
-    rows = {int(rank): rest for rank, _, rest in (line.partition(" ") for line in sorted(said))}
-    assert rows.keys() == ends.keys() and len(set(rows.values())) == 1, said
+    text = run(FAULTS.replace("KILLS", repr(kills)), tmp_path).strip().splitlines()
+    rows = {int(rank): rest for rank, _, rest in (line.partition(" ") for line in sorted(text))}
+    assert rows.keys() == ends.keys() and len(set(rows.values())) == 1, text
     expected = next(iter(ends.values()))
-    assert expected is None or next(iter(rows.values())) == f"{expected[0]} {expected[1]}", said
+    assert expected is None or next(iter(rows.values())) == f"{expected[0]} {expected[1]}", text
 
 
 def test_an_error_of_a_step_ends_it_on_every_rank(tmp_path):
-    said = run(ERRORS, tmp_path, ranks=3).splitlines()
+    text = run(ERRORS, tmp_path, ranks=3).splitlines()
     others = ["3", "StepError", "3", "StepError", "StepError", "3"]
     own = ["3", "KeyError", "3", "SystemExit", "KeyboardInterrupt", "3"]
     for rank, expected in enumerate((others, own, others)):
-        assert [line[2:] for line in said if line.startswith(f"{rank} ")] == expected, said
+        assert [line[2:] for line in text if line.startswith(f"{rank} ")] == expected, text
 
 
 def test_a_step_that_fails_without_a_failed_rank_is_given_up(tmp_path):

@@ -22,7 +22,7 @@ from mpicoll.selection.rules import rules
 LEARNT = 2  # calls of a kind, with other counts, before it is served
 
 
-def each(*parameters):
+def parametrize(*parameters):
     return pytest.mark.parametrize(("collective", "spec"), parameters, ids=map(" ".join, parameters))
 
 
@@ -41,7 +41,7 @@ def equal_records(checks, quick, slow, *said):
     return [record.fast_path for record in quick]
 
 
-@each(*[(collective, spec) for collective, spec in collectives.specs() if collective != "barrier"])
+@parametrize(*[(collective, spec) for collective, spec in collectives.specs() if collective != "barrier"])
 @pytest.mark.parametrize("kind", ["whole", "chunks", "chunks, short ones first"])
 def test_every_algorithm(comm, collective, spec, kind):
     """Calls of many counts are served. The longest is first, for its scratch. Whole blocks and chunks have two keys."""

@@ -20,7 +20,7 @@ from mpicoll.errors import MismatchError, OperatorError, PreconditionError
 
 SPECS = specs(AVERAGED)
 WITH_NATIVE = SPECS + [(collective, "native") for collective in AVERAGED]
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 several = pytest.mark.mpi(min_size=2)
 
 
@@ -41,7 +41,7 @@ def numbers(code):
 # -- every algorithm
 
 
-@each(("collective", "spec"), WITH_NATIVE, ids=map(" ".join, WITH_NATIVE))
+@parametrize(("collective", "spec"), WITH_NATIVE, ids=map(" ".join, WITH_NATIVE))
 def test_averages_are_sums_divided(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
@@ -54,7 +54,7 @@ def test_averages_are_sums_divided(comm, engine, collective, spec):
         check(checks, ours, Case(collective, 200, op="AVG"), spec, engine, chunk_bytes=64, window=3)
 
 
-@each("collective", AVERAGED)
+@parametrize("collective", AVERAGED)
 def test_every_type_that_has_an_average(ours, comm, engine, collective):
     """Long doubles have no kernels, and go by MPI's own collective."""
     specs = [spec for c, spec in WITH_NATIVE if c == collective]
@@ -66,7 +66,7 @@ def test_every_type_that_has_an_average(ours, comm, engine, collective):
             check(checks, ours, case, spec, engine)
 
 
-@each("spec", ["ring", "recursive_halving", "native"])
+@parametrize("spec", ["ring", "recursive_halving", "native"])
 def test_uneven_shares(comm, engine, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     counts = [3 * rank % 5 for rank in range(p)]
@@ -79,7 +79,7 @@ def test_uneven_shares(comm, engine, spec):
     assert np.array_equal(mine[: counts[comm.rank]], total / p)
 
 
-@each("spec", ["ring", "rabenseifner", "native"])
+@parametrize("spec", ["ring", "rabenseifner", "native"])
 def test_beside_sums_under_way(ours, engine, spec):
     """Leave sums in flight unchanged by averages."""
     p, under_way = ours.size, []
@@ -95,7 +95,7 @@ def test_beside_sums_under_way(ours, engine, spec):
             checks.equal(got, want, len(got))
 
 
-@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+@parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_averages_are_the_same_algorithms_sums_divided(comm, engine, collective, spec):
     """Numbers whose sum depends on the order: the division comes after it, and nothing else changes."""
     ours, p = mpicoll.Comm(comm), comm.size
@@ -133,7 +133,7 @@ def test_types_that_have_no_average_are_refused(comm):
         checks.equal(records, [], "ran")
 
 
-@each("method", [*AVERAGED_METHODS, "Iallreduce"])
+@parametrize("method", [*AVERAGED_METHODS, "Iallreduce"])
 def test_integers_are_refused_in_every_collective(comm, method):
     ours, n = mpicoll.Comm(comm), comm.size
     got = np.zeros(1 if "scatter" in method else n, int)
@@ -149,7 +149,7 @@ def test_derived_types_are_refused_as_for_any_predefined_operator(comm):
     datatype.Free()
 
 
-@each("collective", ["scan", "exscan"])
+@parametrize("collective", ["scan", "exscan"])
 def test_averages_of_scans_are_refused(collective):
     given, method = parse_allreduce(np.zeros(2), np.zeros(2)), methods.METHODS[collective.title()]
     with pytest.raises(OperatorError, match=f"AVG does not {collective}"):

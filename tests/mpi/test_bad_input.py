@@ -20,7 +20,7 @@ from mpicoll import errors
 from mpicoll.dispatch.methods import METHODS
 from mpicoll.schedules.collectives import BLOCKING, COLLECTIVES, FORMS, base_collective
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 works = partial(all_works, algorithms=("ring", "naive"))
 
 
@@ -224,7 +224,7 @@ def refused(checks, comm, call, error, words, builtin, *said):
             checks.that(right, *said, "class")
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_wrong_calls_are_refused_before_any_message(ours, form):
     """In every form by the call itself; and every time all is as if nothing had been."""
     ours = calling(form)(ours)
@@ -236,7 +236,7 @@ def test_wrong_calls_are_refused_before_any_message(ours, form):
             records.clear()
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_wrong_vectors_are_refused_before_any_message(comm, form):
     ours = calling(form)(comm)
     with cases.Checks() as checks, ours.trace() as records:
@@ -248,7 +248,7 @@ def test_wrong_vectors_are_refused_before_any_message(comm, form):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("method", ["Allgatherv", "Alltoallv"])
+@parametrize("method", ["Allgatherv", "Alltoallv"])
 def test_blocks_received_in_one_place_are_refused(ours, method):
     """Blocks of every rank at the same displacement, or in memory that the next one shares."""
     p = ours.size
@@ -272,7 +272,7 @@ def test_one_buffer_may_lie_in_the_gaps_of_another(ours):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_refused_on_one_rank_alone(ours, form):
     """Nobody else made the call; so nobody waits."""
     for what in ("allreduce counts", "overlap in Allgather", "read-only", "operator"):
@@ -321,8 +321,8 @@ def test_every_rooted_method_is_known():
     assert {m.name for m in METHODS.values() if COLLECTIVES[base_collective(m.collective)].rooted} == set(ROOTED)
 
 
-@each("form", FORMS)
-@each("name", ROOTED)
+@parametrize("form", FORMS)
+@parametrize("name", ROOTED)
 def test_a_root_that_is_no_int_raises_what_mpi4py_raises(comm, ours, name, form):
     """Also once such calls go the fast path, whose next one is served as if nothing had been."""
     method, p = METHODS[name].spelled(form), comm.size
@@ -342,8 +342,8 @@ def test_a_root_that_is_no_int_raises_what_mpi4py_raises(comm, ours, name, form)
     works(ours)
 
 
-@each("form", FORMS)
-@each("name", ROOTED)
+@parametrize("form", FORMS)
+@parametrize("name", ROOTED)
 def test_whatever_has_an_integer_value_is_a_root(comm, ours, name, form):
     method = METHODS[name].spelled(form)
     for root in (0.5, np.array(0), np.int8(0), False, Number(0)):
@@ -379,7 +379,7 @@ SETTINGS = {
 }
 
 
-@each("what", SETTINGS)
+@parametrize("what", SETTINGS)
 def test_a_wrong_choice_is_refused(ours, what):
     settings, error, builtin, words = SETTINGS[what]
     with pytest.raises(error) as caught, ours.using(**settings):
@@ -415,7 +415,7 @@ def test_using_nests_and_restores(ours):
     assert chosen(ours) == outside
 
 
-@each("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+@parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_using_restores_after_an_exception(ours, error):
     outside = chosen(ours)
     with pytest.raises(error), ours.using(allreduce="naive"), ours.using(chunk_bytes=8):
@@ -454,8 +454,8 @@ def test_explain_is_what_runs(ours):
 # -- the environment
 
 
-@each(("name", "value"), [("MPICOLL_ENGINE", "turbo"), ("MPICOLL_CHECK", "yes"), ("MPICOLL_TIMEOUT", "soon")])
-@each("everywhere", [True, False], ids=["all ranks", "rank 0"])
+@parametrize(("name", "value"), [("MPICOLL_ENGINE", "turbo"), ("MPICOLL_CHECK", "yes"), ("MPICOLL_TIMEOUT", "soon")])
+@parametrize("everywhere", [True, False], ids=["all ranks", "rank 0"])
 def test_a_wrong_variable_is_named_on_every_rank(comm, monkeypatch, name, value, everywhere):
     if everywhere or comm.rank == 0:
         monkeypatch.setenv(name, value)

@@ -19,7 +19,7 @@ from mpicoll.dispatch.check_mode import SignatureExchange
 from mpicoll.dispatch.methods import METHODS
 from mpicoll.errors import MismatchError
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 several = pytest.mark.mpi(min_size=2)
 works = partial(all_works, algorithms=("ring", "auto", "native"))
 
@@ -124,8 +124,8 @@ def unequal(c):
 
 
 @several
-@each("what", DIFFER)
-@each("form", FORMS)
+@parametrize("what", DIFFER)
+@parametrize("form", FORMS)
 def test_a_difference_raises_on_every_rank(comm, form, engine, what):
     checked = checked_in_form(comm, form)
     call, field, words = DIFFER[what]
@@ -169,8 +169,8 @@ OWN = {         # what a rank may get wrong alone: (its call, its error, the oth
 
 
 @several
-@each("what", list(OWN))
-@each("form", FORMS)
+@parametrize("what", list(OWN))
+@parametrize("form", FORMS)
 def test_a_rank_that_refuses_its_own_arguments_tells_the_others(comm, form, what):
     checked = checked_in_form(comm, form)
     wrong, error, right = OWN[what]
@@ -189,13 +189,13 @@ def test_two_ranks_wrong_in_different_ways(checked):
     works(checked)
 
 
-@each("name", differing_buffers.CALLS)
+@parametrize("name", differing_buffers.CALLS)
 def test_correct_calls_pass(comm, checked, name):
     """Different layouts of one type signature too."""
     assert np.array_equal(np.array(differing_buffers.CALLS[name](checked)), differing_buffers.expected(name, comm))
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_every_algorithm_passes(comm, form, engine):
     checked = checked_in_form(comm, form)
     with cases.Checks() as checks:
@@ -205,7 +205,7 @@ def test_every_algorithm_passes(comm, form, engine):
                 cases.check(checks, checked, case, spec, engine)
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_every_algorithm_with_counts_passes(comm, form, engine):
     checked = checked_in_form(comm, form)
     with cases.Checks() as checks:
@@ -265,8 +265,8 @@ def test_rank_0_decides_about_the_mode(comm, monkeypatch):
 
 
 @several
-@each("theirs", FORMS)
-@each("ours", FORMS)
+@parametrize("theirs", FORMS)
+@parametrize("ours", FORMS)
 def test_forms_that_differ_raise_on_every_rank(checked, ours, theirs):
     """A blocking Allreduce does not match an Iallreduce, nor either of them an Allreduce_init."""
     form = theirs if odd(checked) else ours
@@ -308,7 +308,7 @@ def test_object_and_array_collectives_differ(checked):
 
 
 @several
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_every_method_is_compared(checked, form):
     """One rank is a call ahead, all the way through."""
     if form == "persistent":
@@ -331,7 +331,7 @@ def _made(comm, method):
 
 
 @several
-@each("algorithm", ["auto", "native"])
+@parametrize("algorithm", ["auto", "native"])
 def test_a_nonblocking_call_never_waits(checked, algorithm):
     """Rank 1 makes its call only once it has heard from rank 0, which has made its own: legal, native or not."""
     x, y, word = np.ones(3), z(3), z(1)
@@ -360,7 +360,7 @@ def test_a_nonblocking_call_that_is_refused_does_not_wait_either(checked):
     works(checked)
 
 
-@each("method", ["Gatherv", "Allgatherv"])
+@parametrize("method", ["Gatherv", "Allgatherv"])
 def test_nothing_is_of_any_type(checked, method):
     """Rank 0 contributes nothing, of another type: MPI asks only that signatures match, and there is none."""
     counts = [0] + [2] * (checked.size - 1)

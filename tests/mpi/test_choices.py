@@ -18,7 +18,7 @@ from mpicoll.selection.rules import HOST_RULES, LINK_RULES
 
 HIERARCHICAL = [entry.collective.name for entry in registered() if entry.name == "hierarchical"]
 MAPS = {"uneven": uneven, "dealt": dealt, "pairs": lambda p: 2, "backwards": lambda p: ((*range(p - 1, 0, -1),), (0,))}
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 
 
 def as_if_on(ours, nodes):
@@ -32,8 +32,8 @@ def as_if_on_two_nodes(ours):
     as_if_on(ours, dealt(ours.size, 2))
 
 
-@each("collective", HIERARCHICAL)
-@each("name", MAPS)
+@parametrize("collective", HIERARCHICAL)
+@parametrize("name", MAPS)
 def test_given_groups_from_every_root(comm, engine, collective, name):
     ours, p = mpicoll.Comm(comm), comm.size
     spec = f"hierarchical(groups={MAPS[name](p)})"
@@ -43,9 +43,9 @@ def test_given_groups_from_every_root(comm, engine, collective, name):
                 cases.check(checks, ours, Case(collective, n, root), spec, engine, **how)
 
 
-@each(("collective", "spec"), [*((collective, "hierarchical") for collective in HIERARCHICAL),
-                               ("allreduce", "reduce_bcast(reduce=hierarchical, bcast=hierarchical)"),
-                               ("allgather", "gather_bcast(gather=hierarchical, bcast=hierarchical)")])
+@parametrize(("collective", "spec"), [*((collective, "hierarchical") for collective in HIERARCHICAL),
+                                      ("allreduce", "reduce_bcast(reduce=hierarchical, bcast=hierarchical)"),
+                                      ("allgather", "gather_bcast(gather=hierarchical, bcast=hierarchical)")])
 def test_nodes_whose_ranks_do_not_follow_each_other(comm, engine, collective, spec):
     """As if the machine were several, from every root."""
     ours, p = mpicoll.Comm(comm), comm.size
@@ -72,7 +72,7 @@ def test_ranks_that_share_hosts_meet_there_first(ours, comm, engine):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("collective", sorted(set(LINK_RULES) & set(collectives.EQUAL_BLOCKS)))
+@parametrize("collective", sorted(set(LINK_RULES) & set(collectives.EQUAL_BLOCKS)))
 def test_ranks_on_hosts_of_their_own(comm, engine, collective):
     """As if each were on one: large vectors go in small chunks, which come out right."""
     ours, p = mpicoll.Comm(comm), comm.size
@@ -142,7 +142,7 @@ def test_order_is_kept_where_the_groups_are_in_rank_order(comm, engine):
 REQUIRING = [(entry.collective.name, entry.name) for entry in registered() if entry.requires]
 
 
-@each(("collective", "spec"), REQUIRING)
+@parametrize(("collective", "spec"), REQUIRING)
 def test_numbers_of_ranks_that_do_not_fit_are_refused(comm, collective, spec):
     ours, entry = mpicoll.Comm(comm), find(collective, spec)
     if entry.serves(comm.size):

@@ -32,7 +32,7 @@ def places(collective):
     return (False, True) if collectives.has_in_place(collective) else (False,)
 
 
-def each(*parameters):
+def parametrize(*parameters):
     return pytest.mark.parametrize(("collective", "spec"), parameters, ids=map(" ".join, parameters))
 
 
@@ -47,7 +47,7 @@ def calls(collective, p):
 
 
 @pytest.mark.unsampled(max_size=4)
-@each(*ALL)
+@parametrize(*ALL)
 def test_small_counts_and_every_root(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
@@ -56,7 +56,7 @@ def test_small_counts_and_every_root(comm, engine, collective, spec):
                 cases.check(checks, ours, Case(collective, n, root, in_place), spec, engine)
 
 
-@each(*collectives.variants())
+@parametrize(*collectives.variants())
 def test_parameters(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
@@ -66,7 +66,7 @@ def test_parameters(comm, engine, collective, spec):
                 cases.check(checks, ours, Case(collective, n, root, in_place), spec, engine, **how)
 
 
-@each(*WITH_BUFFERS)
+@parametrize(*WITH_BUFFERS)
 def test_chunks(comm, engine, collective, spec):
     """Tiny ones, and large counts in chunks and without."""
     ours, p = mpicoll.Comm(comm), comm.size

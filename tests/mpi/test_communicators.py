@@ -16,7 +16,7 @@ import mpicoll
 from mpicoll.errors import CommError
 from mpicoll.runtime import comm_state
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 
 
 class Mine(mpicoll.Comm):
@@ -93,12 +93,12 @@ COPIES = {      # each of a communicator and an info object
 
 @pytest.fixture
 def info():
-    made = MPI.Info.Create()
-    yield made
-    made.Free()
+    new_info = MPI.Info.Create()
+    yield new_info
+    new_info.Free()
 
 
-@each("how", COPIES)
+@parametrize("how", COPIES)
 def test_copies(ours, info, how):
     copy = COPIES[how](ours, info)
     assert type(copy) is type(ours) and MPI.Comm.Compare(copy, ours) == MPI.CONGRUENT
@@ -157,7 +157,7 @@ def test_parts_by_type(ours):
     assert type(nothing) is type(ours) and nothing == MPI.COMM_NULL
 
 
-@each("method", ["Create", "Create_group"])
+@parametrize("method", ["Create", "Create_group"])
 def test_groups(ours, method):
     """The even ranks, backwards."""
     members = list(range(0, ours.size, 2))[::-1]
@@ -184,10 +184,10 @@ def test_of_a_group_alone(ours):
         group.Free()
         pytest.skip("group: needs an MPI that makes a communicator of a group alone")
     native.Free()
-    made = type(ours).Create_from_group(group, stringtag="ours")
-    assert type(made) is type(ours) and made.size == ours.size
-    works(made)
-    made.Free()
+    new_comm = type(ours).Create_from_group(group, stringtag="ours")
+    assert type(new_comm) is type(ours) and new_comm.size == ours.size
+    works(new_comm)
+    new_comm.Free()
     group.Free()
 
 
@@ -211,14 +211,14 @@ def edges(comm):
 
 
 @pytest.fixture(params=TOPOLOGIES)
-def made(request):
+def topology(request):
     """(the class's name, what makes such a communicator)."""
     return request.param.split(",")[0], TOPOLOGIES[request.param]
 
 
-def test_topologies(ours, comm, made, info):
+def test_topologies(ours, comm, topology, info):
     """Of mpi4py's class and of ours, and so are copies; parts are plain."""
-    name, make = made
+    name, make = topology
     ring, plain = make(ours), make(comm)
     kind = getattr(mpicoll, name)
     assert type(ring) is kind and isinstance(ring, getattr(MPI, name)) and isinstance(ring, mpicoll.Comm)
@@ -240,29 +240,29 @@ def test_topologies(ours, comm, made, info):
         ring.Barrier()
 
 
-@each("make", [
+@parametrize("make", [
     lambda c: c.Create_cart([1]),
     lambda c: c.Create_graph([1], [0]),
     lambda c: c.Create_cart([c.size]).Sub([False]),
 ], ids=["cart", "graph", "sub"])
 def test_topologies_that_some_are_not_in(ours, comm, make):
-    made, plain = make(ours), make(comm)
-    assert isinstance(made, mpicoll.Comm) and issubclass(type(made), type(plain))
-    assert (made == MPI.COMM_NULL) == (plain == MPI.COMM_NULL)
-    if made == MPI.COMM_NULL:
+    new_comm, plain = make(ours), make(comm)
+    assert isinstance(new_comm, mpicoll.Comm) and issubclass(type(new_comm), type(plain))
+    assert (new_comm == MPI.COMM_NULL) == (plain == MPI.COMM_NULL)
+    if new_comm == MPI.COMM_NULL:
         with pytest.raises(CommError):
-            made.Allreduce(np.zeros(1), np.zeros(1))
+            new_comm.Allreduce(np.zeros(1), np.zeros(1))
         assert mpicoll.Cartcomm(MPI.COMM_NULL) == MPI.COMM_NULL
     else:
-        works(made)
-        made.Free()
+        works(new_comm)
+        new_comm.Free()
         plain.Free()
     works(ours)
 
 
-def test_plain_topologies_can_be_made_ours(comm, made):
+def test_plain_topologies_can_be_made_ours(comm, topology):
     """By Comm, which does not know of the topology, or by the class that does; no other topology's takes it."""
-    name, make = made
+    name, make = topology
     plain = make(comm)
     ring, without = getattr(mpicoll, name)(plain), mpicoll.Comm(plain)
     assert ring == plain == without and edges(ring) == edges(plain) and not isinstance(without, MPI.Topocomm)
@@ -294,23 +294,23 @@ HANDLES = {"fromhandle", "fromint", "f2py"}     # whatever the handle is of
 
 def test_every_method_that_makes_an_intracommunicator_is_ours():
     """By what mpi4py says that its methods return, of the version that is installed."""
-    found = set()
+    methods = set()
     for name in ("Comm", "Cartcomm", "Graphcomm", "Distgraphcomm"):
         plain = getattr(MPI, "Intracomm" if name == "Comm" else name)
         for method in dir(plain):
             says = (getattr(plain, method).__doc__ or "").strip().partition("\n")[0].rpartition("-> ")[2]
             if re.match(r"(tuple\[)?(Self|Comm|\w+comm)\b", says) and "Intercomm" not in says:
-                found.add(method)
+                methods.add(method)
                 classes = [c for c in getattr(mpicoll, name).__mro__ if c.__module__.startswith("mpicoll")]
                 own = any(method in vars(c) for c in classes)
                 assert own == (method not in HANDLES), method
-    assert {"Dup", "Split", "Create_group", "Create_cart", "Sub"} <= found
+    assert {"Dup", "Split", "Create_group", "Create_cart", "Sub"} <= methods
 
 
 # -- the end of a communicator
 
 
-@each("call", [
+@parametrize("call", [
     lambda c: c.Barrier(),
     lambda c: c.Bcast(np.zeros(1)),
     lambda c: c.Allreduce(np.zeros(1), np.zeros(1)),
@@ -327,7 +327,7 @@ def test_a_freed_communicator_is_refused(comm, call):
     assert caught.value.Get_error_class() == MPI.ERR_COMM and isinstance(caught.value, MPI.Exception)
 
 
-@each("plain", [MPI.COMM_WORLD, MPI.COMM_SELF], ids=["world", "self"])
+@parametrize("plain", [MPI.COMM_WORLD, MPI.COMM_SELF], ids=["world", "self"])
 def test_lower_case_free_leaves_what_is_not_the_users(comm, plain):
     """As mpi4py's own does; another communicator is freed, and a null one stays null."""
     ours = mpicoll.Comm(plain)
@@ -532,8 +532,8 @@ SOME = ("bcast binomial", "allreduce ring", "reduce_scatter pairwise", "alltoall
         "scatter linear", "scan linear", "barrier dissemination", "allgather ring")
 
 
-@each("check", ["0", "1"], ids=["", "check-mode"])
-@each("form", FORMS)
+@parametrize("check", ["0", "1"], ids=["", "check-mode"])
+@parametrize("form", FORMS)
 def test_user_messages_do_not_meet_ours(comm, engine, form, check, monkeypatch):
     """Receives from anybody with any tag wait, before, while and after our messages travel: of every algorithm, and in
     other forms of some. Nor does a probe see ours: counts that are asked for, signatures, tags of persistent requests.

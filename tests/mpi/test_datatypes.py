@@ -20,8 +20,8 @@ from mpicoll import errors
 from mpicoll.buffers import datatypes, packing, parse, runs, vector
 from mpicoll.buffers.packing import ByMPI, ByRuns
 
-each = pytest.mark.parametrize
-of_every_kind = each("recipe", KINDS.values(), ids=KINDS)
+parametrize = pytest.mark.parametrize
+of_every_kind = parametrize("recipe", KINDS.values(), ids=KINDS)
 DENSE = ("contiguous", "vector in disguise", "struct in disguise", "whole subarray", "no blocks", "no elements")
 PACK, UNPACK = ByMPI.pack, ByMPI.unpack     # when tests count calls, these go uncounted
 
@@ -78,7 +78,7 @@ def predefined(recipe):
     return {recipe} if isinstance(recipe, str) else set().union(*map(predefined, recipe[1]))
 
 
-@each("kind", KINDS)
+@parametrize("kind", KINDS)
 def test_parts_of_a_datatype(kind):
     """Dense is what lies in memory as it is packed; a signature is one predefined type's, or not known."""
     with committed(KINDS[kind]) as datatype:
@@ -90,17 +90,17 @@ def test_parts_of_a_datatype(kind):
 
 @given(random_recipes, st.integers(0, 3))
 def test_any_nesting_packs_as_mpi_does(recipe, n):
-    one = meaning(recipe)
+    typemap = meaning(recipe)
     with committed(recipe) as datatype:
         facts = datatypes.facts(datatype)
-        assert facts.runs is not None and facts.runs.nbytes == facts.size == len(one.places)
+        assert facts.runs is not None and facts.runs.nbytes == facts.size == len(typemap.places)
         ours = [at + i for at, m in zip(*facts.runs.flat()) for i in range(m)]
-        assert ours == one.places
-        places = elements(one._replace(lb=facts.lb, ub=facts.lb + facts.extent), n)
+        assert ours == typemap.places
+        places = elements(typemap._replace(lb=facts.lb, ub=facts.lb + facts.extent), n)
         both_ways(packing.packer(facts), ByMPI(facts), datatype, n, unpacks=len(set(places)) == len(places))
 
 
-@each("name", [name for name in datatypes._PAIRS if getattr(MPI, name, MPI.DATATYPE_NULL) != MPI.DATATYPE_NULL])
+@parametrize("name", [name for name in datatypes._PAIRS if getattr(MPI, name, MPI.DATATYPE_NULL) != MPI.DATATYPE_NULL])
 def test_pairs(name):
     datatype = getattr(MPI, name)
     facts = datatypes.facts(datatype)
@@ -171,17 +171,17 @@ def carried_out(comm, method, sends, receives):
     """(this rank's memory after a call, what it must be), by MPI's own Pack. The two datatypes have one signature.
 
     Where counts are said they are uneven, and the last rank's block is the first."""
-    p, rank, root, name, said = comm.size, comm.rank, comm.size - 1, method.rstrip("vw"), method in COUNTED
+    p, rank, root, name, counted = comm.size, comm.rank, comm.size - 1, method.rstrip("vw"), method in COUNTED
     wide_send, wide_receive = name in ("Scatter", "Alltoall"), name in ("Gather", "Allgather", "Alltoall")
 
     def size(source, destination):
-        return {"Scatter": destination, "Alltoall": source + 2 * destination}.get(name, source) % 4 if said else 3
+        return {"Scatter": destination, "Alltoall": source + 2 * destination}.get(name, source) % 4 if counted else 3
 
     def sent_by(source):
         return [size(source, destination) for destination in range(p if wide_send else 1)]
 
     def place(sizes, i):
-        return sum(sizes[i + 1 :] if said else sizes[:i])
+        return sum(sizes[i + 1 :] if counted else sizes[:i])
 
     def message(datatype, room, sizes, wide):
         placed, extent = room.placed(datatype), datatype.Get_extent()[1]
@@ -189,7 +189,7 @@ def carried_out(comm, method, sends, receives):
         datatypes_made.append(placed)
         if method == "Alltoallw":
             return [MPI.BOTTOM, sizes, [extent * at for at in places], [placed] * p]
-        return [MPI.BOTTOM, sizes, places, placed] if wide and said else bottom(placed, sizes[0])
+        return [MPI.BOTTOM, sizes, places, placed] if wide and counted else bottom(placed, sizes[0])
 
     datatypes_made = []
     out, into = sent_by(rank), [size(s, rank) for s in range(p)] if wide_receive else [size(root, rank)]
@@ -212,7 +212,7 @@ def carried_out(comm, method, sends, receives):
     return (sent.bytes.tolist(), got.bytes.tolist()), (before.bytes.tolist(), want.bytes.tolist())
 
 
-@each("method", METHODS)
+@parametrize("method", METHODS)
 def test_collectives_of_every_kind(ours, own_packs, method):
     for kind, recipe in KINDS.items():
         with committed(recipe) as datatype, ours.trace() as records:
@@ -222,7 +222,7 @@ def test_collectives_of_every_kind(ours, own_packs, method):
     assert not own_packs
 
 
-@each("method", METHODS)
+@parametrize("method", METHODS)
 def test_collectives_of_what_mpi_packs(ours, own_packs, method):
     datatype = types.darray()
     got, want = carried_out(ours, method, datatype, datatype)
@@ -231,7 +231,7 @@ def test_collectives_of_what_mpi_packs(ours, own_packs, method):
     datatype.Free()
 
 
-@each("method", COUNTED)
+@parametrize("method", COUNTED)
 def test_collectives_of_two_kinds(ours, engine, method):
     """Holes at the senders, at the receivers, or at both; by every algorithm, in chunks too."""
     with committed(KINDS["vector"]) as holes, committed(KINDS["contiguous"]) as dense:
@@ -248,14 +248,14 @@ def test_blocks_of_several_kinds(own_packs):
     kinds = [MPI.DOUBLE.Dup().Commit(), types.make(KINDS["indexed"]), types.darray()]
     memory, places, counts = np.arange(100.0), [0, 160, 400], [3, 2, 1]
     message = [memory, counts, places, kinds]
-    made = vector.parse_typed_vector(message, True, 3)
-    packed = made.pack()
+    buffer = vector.parse_typed_vector(message, True, 3)
+    packed = buffer.pack()
     parts = [parse.parse_buffer([memory[at // 8 :], n, kind]).pack() for n, at, kind in zip(counts, places, kinds)]
     assert packed.tobytes() == b"".join(part.tobytes() for part in parts)
     del own_packs[:]
     memory_before = memory.copy()
     memory[:] = 0
-    made.unpack(packed)
+    buffer.unpack(packed)
     assert own_packs == ["unpack"]
     assert vector.parse_typed_vector(message, True, 3).pack().tobytes() == packed.tobytes()
     assert set(memory) - {0.0} == set(packed.view("d")) - {0.0} and np.isin(memory, [0.0, *memory_before]).all()
@@ -278,11 +278,11 @@ def described(monkeypatch):
 def test_facts_are_worked_out_once(described):
     memory = np.zeros(20)
     with committed(KINDS["vector"]) as datatype:
-        found = {id(parse.parse_buffer([memory, 1, datatype]).facts) for _ in range(5)}
-        found.add(id(parse.parse_buffer([memory, 1, MPI.Datatype(datatype)]).facts))      # another object, one handle
-        found.add(id(vector.parse_vector([memory, [1, 1], datatype], False, 2).facts))
-        found.update(id(known) for known in vector.parse_typed_vector([memory, [datatype] * 2], False, 2).types)
-        assert len(found) == 1
+        facts = {id(parse.parse_buffer([memory, 1, datatype]).facts) for _ in range(5)}
+        facts.add(id(parse.parse_buffer([memory, 1, MPI.Datatype(datatype)]).facts))      # another object, one handle
+        facts.add(id(vector.parse_vector([memory, [1, 1], datatype], False, 2).facts))
+        facts.update(id(known) for known in vector.parse_typed_vector([memory, [datatype] * 2], False, 2).types)
+        assert len(facts) == 1
         assert described == ["_describe", "_check_committed"]
 
 
@@ -297,7 +297,7 @@ def test_facts_are_not_those_of_a_duplicate(described):
         assert parse.parse_buffer([memory, 1, datatype]).facts is first
 
 
-@each("kind", ["vector", "darray"])
+@parametrize("kind", ["vector", "darray"])
 def test_facts_outlive_the_object_they_were_found_by(kind):
     """A datatype lives on in those made of it, and decode hands it out again."""
     memory = np.arange(60.0)
@@ -327,7 +327,7 @@ def test_uncommitted_types_are_checked_again(described):
     datatype.Free()
 
 
-@each("kind", ["vector", "darray"])
+@parametrize("kind", ["vector", "darray"])
 def test_a_handle_used_again_has_facts_of_its_own(kind):
     for n in range(1, 50):
         datatype = MPI.DOUBLE.Create_vector(n, 1, 2).Commit() if kind == "vector" else types.darray()
@@ -335,7 +335,7 @@ def test_a_handle_used_again_has_facts_of_its_own(kind):
         datatype.Free()
 
 
-@each("kind", ["vector", "darray"])
+@parametrize("kind", ["vector", "darray"])
 def test_a_datatype_freed_before_the_call_is_done(kind):
     """And its handle given to others, as in a nonblocking call of blocks with types of their own."""
     memory = np.arange(100.0)
@@ -351,17 +351,17 @@ def test_a_datatype_freed_before_the_call_is_done(kind):
         other.Free()
 
 
-@each("kind", ["vector", "darray"])
-@each("method", ["Iallgather", "Allgather_init"])
+@parametrize("kind", ["vector", "darray"])
+@parametrize("method", ["Iallgather", "Allgather_init"])
 def test_a_datatype_freed_while_a_collective_is_in_flight(ours, comm, kind, method):
     p = comm.size
     datatype = types.make(KINDS["vector"]) if kind == "vector" else types.darray()
-    one = datatype.Create_resized(0, 240).Commit()      # each in 30 doubles of its own
+    row = datatype.Create_resized(0, 240).Commit()      # each in 30 doubles of its own
     datatype.Free()
     sent, got, want = np.arange(30.0) + 100 * comm.rank, np.full(30 * p, -1.0), np.full(30 * p, -1.0)
-    comm.Allgather([sent, 1, one], [want, 1, one])
-    request = getattr(ours, method)([sent, 1, one], [got, 1, one])
-    one.Free()
+    comm.Allgather([sent, 1, row], [want, 1, row])
+    request = getattr(ours, method)([sent, 1, row], [got, 1, row])
+    row.Free()
     others = [MPI.INT.Create_contiguous(n + 1).Commit() for n in range(20)]
     for _ in range(1 if method == "Iallgather" else 3):
         if method != "Iallgather":
@@ -378,7 +378,7 @@ def test_a_datatype_freed_while_a_collective_is_in_flight(ours, comm, kind, meth
 @pytest.mark.mpi(max_size=1)
 @pytest.mark.unsampled
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing tells how much memory there is")
-@each("kind", ["vector", "indexed", "darray"])
+@parametrize("kind", ["vector", "indexed", "darray"])
 def test_many_datatypes_leave_nothing(kind):
     memory = np.zeros(200)
     recipe = KINDS["vector"] if kind == "vector" else ("INDEXED_BLOCK", ["DOUBLE"], {

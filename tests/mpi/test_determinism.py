@@ -27,7 +27,7 @@ CHOICES = list(variants(REDUCING))
 ALLREDUCE = [spec for collective, spec in SPECS + CHOICES if collective == "allreduce"]
 WAYS = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 56, "window": 3}, {"chunk_bytes": 1000, "window": 32})
 SEVERAL = 300                               # elements: chunks that are vectorised, with remainders
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 
 
 def of(code):
@@ -88,7 +88,7 @@ def check(checks, ours, case, spec, code, engine, **how):
     checks.equal({(r.algorithm, r.engine) for r in records}, {(spec, engine)}, case, spec, how, "trace")
 
 
-@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+@parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
     """Compare bits with those of the trees, which do not depend on chunks, engine or place."""
     ours, p = mpicoll.Comm(comm), comm.size
@@ -100,7 +100,7 @@ def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
                 check(checks, ours, Case(collective, n, root, in_place, op, of(code)), spec, code, engine, **how)
 
 
-@each(("collective", "spec"), CHOICES, ids=map(" ".join, CHOICES))
+@parametrize(("collective", "spec"), CHOICES, ids=map(" ".join, CHOICES))
 def test_bits_with_parameters(ours, comm, collective, spec):
     with Checks() as checks:
         for engine, in_place in product(ENGINES, (False, True)):
@@ -131,7 +131,7 @@ def bytes_of_all_ranks(comm, mine):
     return comm.allgather(mine.tobytes())
 
 
-@each("spec", ALLREDUCE)
+@parametrize("spec", ALLREDUCE)
 def test_ranks_agree_as_derived(comm, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     for code in "fd":
@@ -187,7 +187,7 @@ def test_two_algorithms_give_two_results(ours):
 # -- operators
 
 
-@each(("collective", "spec"), [x for x in SPECS if find(*x).keeps_order(MPI.COMM_WORLD.size)], ids=" ".join)
+@parametrize(("collective", "spec"), [x for x in SPECS if find(*x).keeps_order(MPI.COMM_WORLD.size)], ids=" ".join)
 def test_operators_that_do_not_commute_are_reduced_by_the_trees_in_rank_order(comm, engine, collective, spec):
     def fold(source, target, datatype):
         x, y = np.frombuffer(source, "d"), np.frombuffer(target, "d")

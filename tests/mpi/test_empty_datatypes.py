@@ -20,7 +20,7 @@ import mpicoll
 from mpicoll.buffers import datatypes, packing, parse, vector
 from mpicoll.errors import BufferTooSmallError
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 DOUBLE = "DOUBLE"
 OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 NONE = ("CONTIGUOUS", [DOUBLE], {"count": 0})
@@ -60,15 +60,15 @@ def kinds(request, monkeypatch):
 @pytest.fixture
 def op():
     """An operator that takes any datatype."""
-    made = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
-    yield made
-    made.Free()
+    operator = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+    yield operator
+    operator.Free()
 
 
 def calls(comm: MPI.Intracomm, datatype: MPI.Datatype, op: MPI.Op, send: Any, recv: Any) -> dict[str, tuple[Any, ...]]:
     """Arguments for every collective, from one memory to another, in elements of a datatype."""
     p, last = comm.size, comm.size - 1
-    one, other = [send, 3, datatype], [recv, 3, datatype]
+    sent, other = [send, 3, datatype], [recv, 3, datatype]
     counts = [1 + r % 3 for r in range(p)]
     places = [1000 * r - 50 * (r % 2) for r in range(p)]
     here, there = [[memory, counts, places, datatype] for memory in (send, recv)]
@@ -76,21 +76,21 @@ def calls(comm: MPI.Intracomm, datatype: MPI.Datatype, op: MPI.Op, send: Any, re
                  for i, memory in enumerate((send, recv))]
     return {
         "Bcast": (other, last),
-        "Scatter": (one, other, last),
-        "Gather": (one, other, last),
-        "Allgather": (one, other),
-        "Alltoall": (one, other),
+        "Scatter": (sent, other, last),
+        "Gather": (sent, other, last),
+        "Allgather": (sent, other),
+        "Alltoall": (sent, other),
         "Scatterv": (here, other, last),
-        "Gatherv": (one, there, last),
-        "Allgatherv": (one, there),
+        "Gatherv": (sent, there, last),
+        "Allgatherv": (sent, there),
         "Alltoallv": (here, there),
         "Alltoallw": (near, far),
-        "Allreduce": (one, other, op),
-        "Reduce": (one, other, op, last),
-        "Reduce_scatter_block": (one, other, op),
+        "Allreduce": (sent, other, op),
+        "Reduce": (sent, other, op, last),
+        "Reduce_scatter_block": (sent, other, op),
         "Reduce_scatter": ([send, 3 * p, datatype], other, [3] * p, op),
-        "Scan": (one, other, op),
-        "Exscan": (one, other, op),
+        "Scan": (sent, other, op),
+        "Exscan": (sent, other, op),
     }
 
 
@@ -128,15 +128,15 @@ def every_call(
             n = 2 * (i % 2)
             send, recv = np.arange(float(n)), -np.arange(float(n)) - 1
             for name, arguments in calls(comm, datatype, op, send, recv).items():
-                for given in (arguments, in_place(name, arguments, comm.rank), against_nothing(name, arguments)):
-                    with said(kind, name, given):
-                        if given is not None:
-                            run(name, given)
+                for buffers in (arguments, in_place(name, arguments, comm.rank), against_nothing(name, arguments)):
+                    with errors_naming(kind, name, buffers):
+                        if buffers is not None:
+                            run(name, buffers)
                         assert (send == range(n)).all() and (recv == [-1 - i for i in range(n)]).all()
 
 
 @contextmanager
-def said(*what: object) -> Iterator[None]:
+def errors_naming(*what: object) -> Iterator[None]:
     """Collect what errors are about."""
     try:
         yield
@@ -144,11 +144,11 @@ def said(*what: object) -> Iterator[None]:
         raise AssertionError(f"{error!r} in {what}") from error
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_every_collective_of_nothing(comm, form, engine, kinds, op):
     ours = in_form(mpicoll.Comm, form)(comm)
     with ours.using(engine=engine):
-        every_call(ours, op, lambda name, given: getattr(ours, name)(*given), kinds)
+        every_call(ours, op, lambda name, arguments: getattr(ours, name)(*arguments), kinds)
 
 
 def test_mpi_s_own_take_them_too(comm, op):
@@ -156,26 +156,26 @@ def test_mpi_s_own_take_them_too(comm, op):
     meet none of a type that has some, Intel MPI's Gatherv waits for ever, and after MPICH's a later collective does.
     """
 
-    def run(name: str, given: tuple[Any, ...]) -> None:
-        backwards = name in REDUCING_METHODS and given[1][-1].Get_extent()[1] < 0
-        uneven = isinstance(given[1], list) and given[1][-1] in (MPI.DOUBLE, [MPI.DOUBLE] * comm.size)
+    def run(name: str, arguments: tuple[Any, ...]) -> None:
+        backwards = name in REDUCING_METHODS and arguments[1][-1].Get_extent()[1] < 0
+        uneven = isinstance(arguments[1], list) and arguments[1][-1] in (MPI.DOUBLE, [MPI.DOUBLE] * comm.size)
         if not (backwards or uneven):
-            getattr(comm, name)(*given)
+            getattr(comm, name)(*arguments)
 
     every_call(comm, op, run)
 
 
 def test_by_every_algorithm(ours, engine, op):
-    def run(name: str, given: tuple[Any, ...]) -> None:
+    def run(name: str, arguments: tuple[Any, ...]) -> None:
         collective = name.lower()
         for algorithm in () if name in REDUCING_METHODS else algorithms(collective):
             with ours.using(engine=engine, **{collective: algorithm}):
-                getattr(ours, name)(*given)
+                getattr(ours, name)(*arguments)
 
     every_call(ours, op, run)
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_between_blocks_of_data(comm, form, engine, kinds):
     """Ranks whose numbers add up to an even one exchange nothing, at any place; the others a column each."""
     ours = in_form(mpicoll.Comm, form)(comm)
@@ -186,16 +186,16 @@ def test_between_blocks_of_data(comm, form, engine, kinds):
     first = [100 * r + 3 * len([q for q in range(rank) if (q + r) % 2]) for r in partners]
     want = np.array([[x, -1, x + 2] for x in first]).ravel()
     for kind in kinds:
-        with types.committed(EMPTY[kind]) as empty, types.committed(COLUMN) as column, said(kind):
+        with types.committed(EMPTY[kind]) as empty, types.committed(COLUMN) as column, errors_naming(kind):
             each_its = [column if r in partners else empty for r in range(p)]
-            for one, engines in ((comm, {}), (ours, {"engine": engine})):
+            for caller, engines in ((comm, {}), (ours, {"engine": engine})):
                 got = np.full(send.size, -1.0)
                 with ours.using(**engines):
-                    one.Alltoallw(*[[memory, [1] * p, places, each_its] for memory in (send, got)])
+                    caller.Alltoallw(*[[memory, [1] * p, places, each_its] for memory in (send, got)])
                 assert got.tolist() == want.tolist()
 
 
-@each("kind", EMPTY)
+@parametrize("kind", EMPTY)
 def test_facts(kind):
     """In a struct with data the packing is ours; alone there is nothing to pack, wherever it is said to be."""
     memory = np.arange(3.0)

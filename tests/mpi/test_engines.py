@@ -18,7 +18,7 @@ from mpicoll.errors import EngineError
 from mpicoll.kernels import background
 from mpicoll.progress import queue as queues
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 SPECS = list(collectives.specs())
 
 
@@ -108,7 +108,7 @@ def test_forced_by_the_environment_and_broken_on_one_rank(comm, monkeypatch):
         mpicoll.Comm(comm)
 
 
-@each("part", ["_check_exchange", "_check_length_error"])
+@parametrize("part", ["_check_exchange", "_check_length_error"])
 def test_self_test_says_what_is_wrong(monkeypatch, part):
     monkeypatch.setattr(selftest, part, lambda compiled, comm, *lengths: f"{part} fails")
     assert selftest._check.__wrapped__() == f"{part} fails"
@@ -122,8 +122,8 @@ def test_self_test_survives_an_exception(monkeypatch):
 # -- the same messages
 
 
-@each("parity", [0, 1])
-@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+@parametrize("parity", [0, 1])
+@parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_ranks_on_different_engines_understand_each_other(comm, parity, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     engine = collectives.ENGINES[(comm.rank + parity) % 2]
@@ -134,7 +134,7 @@ def test_ranks_on_different_engines_understand_each_other(comm, parity, collecti
                     cases.check(checks, ours, Case(collective, n, root), spec, engine, cases.AGAIN, **how)
 
 
-@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+@parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_engines_count_the_same_messages_and_bytes(comm, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:

@@ -195,11 +195,11 @@ def test_scratch_in_use_is_not_replaced(ours, comm, form):
     n = 40_000
     with ours.using(allreduce="ring"):
         fill_fast_path(lambda: allreduce(ours, np.ones(n)), AGAIN)
-        state, given = ours._state, [np.full(k << 20, 7, np.uint8) for k in range(1, 41)]
+        state, arrays = ours._state, [np.full(k << 20, 7, np.uint8) for k in range(1, 41)]
         got = np.zeros(n)
 
         def gives():
-            for array in given:
+            for array in arrays:
                 time.sleep(0.001)
                 state.scratch.give_back(array)
 
@@ -429,12 +429,12 @@ def test_closed_if_object_layouts_are_unknown(comm, monkeypatch, caplog):
     monkeypatch.setattr(signature, "check_layouts", lambda: "another Python")
     with caplog.at_level("WARNING", "mpicoll"):
         ours, other = mpicoll.Comm(comm), mpicoll.Comm(comm.Dup())
-    said = [record.message for record in caplog.records if "another Python" in record.message]
-    assert said == ["every call takes the slow path: another Python"] * (comm.rank == 0)
-    for each in (ours, other):
-        fill_fast_path(lambda each=each: allreduce(each, np.ones(5)))
-        assert not takes_fast_path(each, lambda each=each: allreduce(each, np.ones(5)))
-        assert str(each.explain("allreduce", 40)).endswith("; every call takes the slow path: another Python")
+    messages = [record.message for record in caplog.records if "another Python" in record.message]
+    assert messages == ["every call takes the slow path: another Python"] * (comm.rank == 0)
+    for communicator in (ours, other):
+        fill_fast_path(lambda caller=communicator: allreduce(caller, np.ones(5)))
+        assert not takes_fast_path(communicator, lambda caller=communicator: allreduce(caller, np.ones(5)))
+        assert str(communicator.explain("allreduce", 40)).endswith("; every call takes the slow path: another Python")
 
 
 @pytest.mark.mpi(min_size=2)
@@ -653,25 +653,25 @@ def test_nonblocking_calls_spin_by_their_bytes(ours, comm):
         request.Free()
 
 
-@pytest.mark.parametrize("given", ["strided", "in place", "user", "engine"])
-def test_persistent_collectives_on_the_slow_path(ours, comm, given):
+@pytest.mark.parametrize("arguments", ["strided", "in place", "user", "engine"])
+def test_persistent_collectives_on_the_slow_path(ours, comm, arguments):
     numbers = np.arange(10.0)
     product = MPI.Op.Create(lambda a, b, t: np.multiply(np.frombuffer(a), np.frombuffer(b), out=np.frombuffer(b)), True)
     column = MPI.DOUBLE.Create_vector(5, 1, 2).Commit()
-    with ours.using(engine="mpi4py" if given == "engine" else "compiled"):
+    with ours.using(engine="mpi4py" if arguments == "engine" else "compiled"):
         request = {
             "strided": lambda: ours.Bcast_init([numbers, 1, column]),
             "in place": lambda: ours.Allreduce_init(MPI.IN_PLACE, numbers, MPI.MAX),
             "user": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers, product),
             "engine": lambda: ours.Allreduce_init(np.full(10, 2.0), numbers),
-        }[given]()
-    assert (request._persistent.fast_start is None) == (given != "in place")
+        }[arguments]()
+    assert (request._persistent.fast_start is None) == (arguments != "in place")
     for _ in range(3):
         with ours.trace() as records:
             request.Start()
             request.Wait()
-        assert len(records) == 1 and (given == "in place" or not records[0].fast_path)
-        assert (numbers == {"user": 2.0**comm.size, "engine": 2.0 * comm.size}.get(given, np.arange(10.0))).all()
+        assert len(records) == 1 and (arguments == "in place" or not records[0].fast_path)
+        assert (numbers == {"user": 2.0**comm.size, "engine": 2.0 * comm.size}.get(arguments, np.arange(10.0))).all()
     request.Free()
     for kind in (product, column):
         kind.Free()
@@ -784,11 +784,11 @@ def test_no_references_are_kept(ours, comm):
     fill_fast_path(call, AGAIN)
     gc.collect()
     own, shared = [send, receive, counts, *message[:1]], [MPI.IN_PLACE, MPI.SUM, MPI.DOUBLE, send.dtype, counts.dtype]
-    before = [sys.getrefcount(each) for each in [*own, message, *shared]]
+    before = [sys.getrefcount(held) for held in [*own, message, *shared]]
     for _ in range(300):
         call()
     gc.collect()
-    after = [sys.getrefcount(each) for each in [*own, message, *shared]]
+    after = [sys.getrefcount(held) for held in [*own, message, *shared]]
     assert all(abs(a - b) < 100 for a, b in zip(after, before))
     assert after[:5] == before[:5]
 
@@ -797,8 +797,8 @@ def test_a_freed_communicator(comm):
     """No handle of a freed communicator is served."""
     plain = comm.Dup()
     first, second = mpicoll.Comm(plain), mpicoll.Comm(plain)
-    for each in (first, second):
-        fill_fast_path(lambda each=each: allreduce(each, np.ones(5)), AGAIN)
+    for freed in (first, second):
+        fill_fast_path(lambda caller=freed: allreduce(caller, np.ones(5)), AGAIN)
     first.Free()
     with pytest.raises(CommError):
         allreduce(first, np.ones(5))
@@ -809,6 +809,6 @@ def test_a_freed_communicator(comm):
 def test_concurrent_first_calls_share_a_definition(monkeypatch):
     """Python keeps the address of the definition it got first, so threads must not make several."""
     monkeypatch.setattr(entry, "_defined", {})
-    found = []
-    together(*[lambda: found.append(entry._definition(entry.finish))] * 4)
-    assert len(found) == 4 and len({id(each) for each in found}) == 1
+    definitions = []
+    together(*[lambda: definitions.append(entry._definition(entry.finish))] * 4)
+    assert len(definitions) == 4 and len({id(definition) for definition in definitions}) == 1

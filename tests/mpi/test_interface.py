@@ -17,9 +17,9 @@ from support.in_form import FORMS, in_form
 import mpicoll
 from mpicoll.dispatch.methods import METHODS
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 WHOSE = ("MPI", *ENGINES)             # MPI.Intracomm, and mpicoll.Comm on each engine
-each_form = each("form", FORMS)
+each_form = parametrize("form", FORMS)
 
 # What of MPI's own is wrong: Intel MPI's leave blocks of other ranks out; Open MPI's refuse empty buffers that both
 # lie nowhere, and no type where there is no element, and move nothing from a rank that is alone to itself; on some

@@ -17,7 +17,7 @@ from mpicoll.dispatch.call import MAX_IDLE, MAX_IDLE_BYTES
 from mpicoll.errors import MismatchError, MpicollError
 from mpicoll.runtime import cache, scratch
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 
 
 class Array(np.ndarray):
@@ -90,8 +90,8 @@ def call(comm, name, form):
 FORMS = ("blocking", "nonblocking", "all of a list", "persistent")
 
 
-@each("form", FORMS)
-@each("name", CALLS)
+@parametrize("form", FORMS)
+@parametrize("name", CALLS)
 def test_no_buffer_is_kept(ours, name, form):
     """Not by a cache, not by the request that is done, and without garbage collection."""
     call(ours, name, form)
@@ -113,8 +113,8 @@ def fail(*arguments):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("form", ["blocking", "nonblocking"])
-@each("why", ["refused", "end", "mismatch"])
+@parametrize("form", ["blocking", "nonblocking"])
+@parametrize("why", ["refused", "end", "mismatch"])
 def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
     """The exception is the last that has them, through its traceback; nothing of ours refers to the exception."""
     monkeypatch.setenv("MPICOLL_CHECK", str(int(why == "mismatch")))

@@ -15,7 +15,7 @@ from mpicoll.plans import rolled
 from mpicoll.schedules.ir import Recv, RecvReduce, Send
 from mpicoll.schedules.registry import algorithm
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 PIECES = 12
 DOC = """One piece after the other, in steps of their own.
 
@@ -58,8 +58,8 @@ def loops(monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.unsampled(max_size=4)
-@each("engine", collectives.ENGINES)
-@each(("collective", "body"), [("bcast", down), ("reduce", up)])
+@parametrize("engine", collectives.ENGINES)
+@parametrize(("collective", "body"), [("bcast", down), ("reduce", up)])
 def test_piece_by_piece(comm, registry, loops, engine, collective, body):
     """Offsets move from turn to turn; a rank in the middle has two steps a turn. Pieces are cut into chunks too."""
     body.__doc__ = DOC
@@ -72,7 +72,7 @@ def test_piece_by_piece(comm, registry, loops, engine, collective, body):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("engine", collectives.ENGINES)
+@parametrize("engine", collectives.ENGINES)
 def test_started_again_and_again(comm, registry, loops, engine):
     """A persistent collective has requests of its own for every turn."""
     down.__doc__ = DOC
@@ -99,7 +99,7 @@ def one_by_one(p, rank):
 
 @pytest.mark.mpi(min_size=4)
 @pytest.mark.unsampled(max_size=4)
-@each("engine", collectives.ENGINES)
+@parametrize("engine", collectives.ENGINES)
 def test_rank_by_rank(comm, registry, monkeypatch, loops, engine):
     """Peers move from turn to turn. Loops are looked for in few steps too here, as in the test below."""
     monkeypatch.setattr(rolled, "MIN_STEPS", 0)
@@ -111,7 +111,7 @@ def test_rank_by_rank(comm, registry, monkeypatch, loops, engine):
 
 
 @pytest.mark.mpi(min_size=5)
-@each("engine", collectives.ENGINES)
+@parametrize("engine", collectives.ENGINES)
 def test_every_algorithm(comm, monkeypatch, loops, engine):
     monkeypatch.setattr(rolled, "MIN_STEPS", 0)
     ours, found = mpicoll.Comm(comm), {}

@@ -26,7 +26,7 @@ from mpicoll.errors import (
 from mpicoll.runtime.topology import graph_of
 from mpicoll.schedules.graphs import ABSENT
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 SIZE = MPI.COMM_WORLD.size
 
 
@@ -47,81 +47,81 @@ TOPOLOGIES = {
 }
 
 
-def builtin_is_right(made, form):
+def builtin_is_right(graph, form):
     """Tell whether MPI's own methods place two blocks from one neighbour in a grid correctly.
 
     Open MPI 5.0.11 raises ERR_TRUNCATE in graphs of which ranks have different numbers of neighbours.
     """
     vendor = MPI.get_vendor()[0]
-    if vendor == "Open MPI" and made.Get_topology() == MPI.DIST_GRAPH and made.size > 1:
+    if vendor == "Open MPI" and graph.Get_topology() == MPI.DIST_GRAPH and graph.size > 1:
         return False
-    twice = made.Get_topology() == MPI.CART and any(n < 3 and around for n, around in zip(made.dims, made.periods))
+    twice = graph.Get_topology() == MPI.CART and any(n < 3 and around for n, around in zip(graph.dims, graph.periods))
     return not (twice and (vendor == "Intel MPI" or (vendor == "Open MPI" and form != "blocking")))
 
 
-@each("form", FORMS)
-@each("topology", TOPOLOGIES)
+@parametrize("form", FORMS)
+@parametrize("topology", TOPOLOGIES)
 def test_every_method(ours, engine, topology, form):
     """Of no elements, of one and of many; the fourth call is on the fast path, where there is one."""
-    made = TOPOLOGIES[topology](ours)
-    with Checks() as checks, made.using(engine=engine):
+    graph = TOPOLOGIES[topology](ours)
+    with Checks() as checks, graph.using(engine=engine):
         for name, n in product(NAMES, (0, 1, 700)):
-            call = prepare(made, name, n)
-            with made.trace() as records:
-                call.run(made, form, 4)
+            call = prepare(graph, name, n)
+            with graph.trace() as records:
+                call.run(graph, form, 4)
             checks.call(call, name, n)
             ran = {(r.collective, r.algorithm, r.engine, r.form, r.name) for r in records}
             method = NEIGHBOR_METHODS[name].spelled(form)
             checks.equal(ran, {(name.lower(), "direct", engine, form, method)})
-    made.Free()
+    graph.Free()
 
 
-@each("topology", TOPOLOGIES)
+@parametrize("topology", TOPOLOGIES)
 def test_equals_the_builtin(ours, topology):
     """Forced to native too, in each form in which this MPI has blocks in their right places."""
-    made = TOPOLOGIES[topology](ours)
+    graph = TOPOLOGIES[topology](ours)
     with Checks() as checks:
         for name, form in product(NAMES, ("blocking", "nonblocking")):
-            if not builtin_is_right(made, form):
+            if not builtin_is_right(graph, form):
                 continue
-            direct, native = prepare(made, name, 3), prepare(made, name, 3)
-            direct.run(made, form)
-            with made.using(**{name.lower(): "native"}), made.trace() as records:
-                native.run(made, form)
+            direct, native = prepare(graph, name, 3), prepare(graph, name, 3)
+            direct.run(graph, form)
+            with graph.using(**{name.lower(): "native"}), graph.trace() as records:
+                native.run(graph, form)
             checks.call(direct, name, form)
             checks.call(native, name, form, "native")
             checks.equal({record.algorithm for record in records}, {"native"})
-    made.Free()
+    graph.Free()
 
 
-@each("topology", TOPOLOGIES)
+@parametrize("topology", TOPOLOGIES)
 def test_the_graph_is_what_mpi_says(ours, topology):
     """The neighbours of every rank, as MPI's inquiries name them."""
-    made = TOPOLOGIES[topology](ours)
-    ends = graph_of(made).ends(made.rank)
+    graph = TOPOLOGIES[topology](ours)
+    ends = graph_of(graph).ends(graph.rank)
     sources, destinations = (
-        [ABSENT if other == MPI.PROC_NULL else other for other in some] for some in (made.inedges, made.outedges)
+        [ABSENT if other == MPI.PROC_NULL else other for other in some] for some in (graph.inedges, graph.outedges)
     )
     assert [ABSENT if edge is None else edge[0] for edge in ends.receives] == sources
     assert [ABSENT if edge is None else edge[1] for edge in ends.sends] == destinations
-    made.Free()
+    graph.Free()
 
 
 def test_in_chunks(ours, engine):
     """Chunks smaller than blocks, of which repeated neighbours have several on one pair of ranks."""
-    made = ours.Create_dist_graph_adjacent(*lists(ours.rank, ours.size))
-    with Checks() as checks, made.using(engine=engine, chunk_bytes=64):
+    graph = ours.Create_dist_graph_adjacent(*lists(ours.rank, ours.size))
+    with Checks() as checks, graph.using(engine=engine, chunk_bytes=64):
         for name in NAMES:
-            call = prepare(made, name, 50)
-            call.run(made)
+            call = prepare(graph, name, 50)
+            call.run(graph)
             checks.call(call, name)
 
 
 def test_many_at_once(ours):
     """Requests in flight side by side, completed in another order."""
-    made = ours.Create_cart([ours.size], [True])
-    calls = [(name, prepare(made, name, n)) for name in NAMES for n in (1, 300)]
-    requests = [getattr(made, NEIGHBOR_METHODS[name].spelled("nonblocking"))(*c.arguments) for name, c in calls]
+    graph = ours.Create_cart([ours.size], [True])
+    calls = [(name, prepare(graph, name, n)) for name in NAMES for n in (1, 300)]
+    requests = [getattr(graph, NEIGHBOR_METHODS[name].spelled("nonblocking"))(*c.arguments) for name, c in calls]
     MPI.Request.Waitall(requests[::-1])
     with Checks() as checks:
         for name, call in calls:
@@ -130,12 +130,12 @@ def test_many_at_once(ours):
 
 def test_elements_with_holes(ours):
     """Every second element of both arrays; what lies between, and at the border of the grid, stays."""
-    made = ours.Create_cart([ours.size], [False])
+    graph = ours.Create_cart([ours.size], [False])
     every_second = MPI.DOUBLE.Create_resized(0, 16).Commit()
-    before, after = made.Shift(0, 1)
+    before, after = graph.Shift(0, 1)
     for _ in range(4):
-        send, recv = np.arange(8.0) + 100 * made.rank, np.full(8, -1.0)
-        made.Neighbor_alltoall([send, 2, every_second], [recv, 2, every_second])
+        send, recv = np.arange(8.0) + 100 * graph.rank, np.full(8, -1.0)
+        graph.Neighbor_alltoall([send, 2, every_second], [recv, 2, every_second])
         want = np.full(8, -1.0)
         if before != MPI.PROC_NULL:
             want[[0, 2]] = 100 * before + np.array([4.0, 6.0])
@@ -147,8 +147,8 @@ def test_elements_with_holes(ours):
 
 def test_dup_and_sub_have_neighbours(ours):
     """A Dup of a grid, and a row of it."""
-    made = ours.Create_cart([ours.size, 1], [True, True])
-    for other in (made.Dup(), made.Sub([True, False])):
+    graph = ours.Create_cart([ours.size, 1], [True, True])
+    for other in (graph.Dup(), graph.Sub([True, False])):
         call = prepare(other, "Neighbor_alltoall", 2)
         call.run(other)
         assert not call.difference
@@ -179,58 +179,58 @@ def test_a_graph_must_name_edges_at_both_ends(ours):
     """A Graphcomm whose rank 0 has a neighbour that does not have it."""
     if ours.size < 2:
         return
-    made = ours.Create_graph([1] * ours.size, [1])
+    graph = ours.Create_graph([1] * ours.size, [1])
     with pytest.raises(ArgumentError, match="rank 1 is a neighbour of rank 0 1 times"):
-        made.Neighbor_allgather(np.zeros(1), np.zeros(1))
-    made.Free()
+        graph.Neighbor_allgather(np.zeros(1), np.zeros(1))
+    graph.Free()
 
 
-@each("method", ["Neighbor_alltoall", "Ineighbor_alltoall", "Neighbor_alltoall_init"])
+@parametrize("method", ["Neighbor_alltoall", "Ineighbor_alltoall", "Neighbor_alltoall_init"])
 def test_wrong_buffers(ours, method):
     """On every rank, before any message."""
-    made = ours.Create_cart([ours.size], [True])
-    call, x = getattr(made, method), np.zeros(4)
+    graph = ours.Create_cart([ours.size], [True])
+    call, x = getattr(graph, method), np.zeros(4)
     with pytest.raises(InPlaceError, match="no in-place form"):
         call(MPI.IN_PLACE, x)
     with pytest.raises(BufferTooSmallError):
         call(np.zeros(4), [x, 3, MPI.DOUBLE])
     with pytest.raises(OverlapError):
         call(x, x)
-    call = prepare(made, "Neighbor_alltoall", 2)
-    call.run(made)
+    call = prepare(graph, "Neighbor_alltoall", 2)
+    call.run(graph)
     assert not call.difference
 
 
 def test_blocks_outside_of_the_buffer(ours):
     """The error names the neighbour by its place."""
-    made = ours.Create_cart([ours.size], [True])
+    graph = ours.Create_cart([ours.size], [True])
     with pytest.raises(BufferTooSmallError, match="the block of neighbour 1, 3 of"):
-        made.Neighbor_alltoallv([np.zeros(6), [3, 3]], [np.zeros(5), [3, 3]])
+        graph.Neighbor_alltoallv([np.zeros(6), [3, 3]], [np.zeros(5), [3, 3]])
 
 
 def test_a_self_loop_of_two_lengths(ours):
     """Refuse a self-loop whose send and receive differ in length."""
-    made = ours.Create_dist_graph_adjacent([ours.rank], [ours.rank])
+    graph = ours.Create_dist_graph_adjacent([ours.rank], [ours.rank])
     with pytest.raises(CountMismatch, match="is its own neighbour: it sends 8 bytes"):
-        made.Neighbor_alltoallv([np.zeros(1), [1]], [np.zeros(2), [2]])
+        graph.Neighbor_alltoallv([np.zeros(1), [1]], [np.zeros(2), [2]])
 
 
 def test_check_mode_compares_neighbours(comm, monkeypatch):
     """Counts that differ between two neighbours, and an edge that only its sender names, on every rank."""
     monkeypatch.setenv("MPICOLL_CHECK", "1")
     checked = mpicoll.Comm(comm)
-    made = checked.Create_cart([comm.size], [True])
+    graph = checked.Create_cart([comm.size], [True])
     for name, algorithm in product(NAMES, ("direct", "native")):
-        if algorithm == "native" and not builtin_is_right(made, "nonblocking"):
+        if algorithm == "native" and not builtin_is_right(graph, "nonblocking"):
             continue
-        call = prepare(made, name, 2)
-        with made.using(**{name.lower(): algorithm}):
-            call.run(made)
+        call = prepare(graph, name, 2)
+        with graph.using(**{name.lower(): algorithm}):
+            call.run(graph)
         assert not call.difference, (name, algorithm)
     if comm.size > 1:
         n = 1 + (comm.rank == 1)
         with pytest.raises(MismatchError, match="the bytes they send each other"):
-            made.Neighbor_allgather(np.zeros(n), np.zeros(2))
+            graph.Neighbor_allgather(np.zeros(n), np.zeros(2))
         near = [1] if comm.rank == 0 else []
         lopsided = checked.Create_dist_graph_adjacent([], near)
         with pytest.raises(MismatchError, match="the blocks they send each other"):

@@ -23,7 +23,7 @@ from mpicoll.progress import thread as progress
 
 ALGORITHMS = [name for collective, name in collectives.specs() if collective == "allreduce"]
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 
 
 @pytest.fixture(params=[True, False] if THREADED else [False], ids=lambda on: "thread" if on else "no-thread")
@@ -62,7 +62,7 @@ def several(comm, number):
 
 
 @pytest.mark.unsampled(max_size=4)
-@each("spec", ALGORITHMS)
+@parametrize("spec", ALGORITHMS)
 def test_every_algorithm(ours, engine, spec):
     with Checks() as checks, ours.using(allreduce=spec), ours.trace() as records:
         for n in (0, 1, 2 * ours.size + 1, 3_000):
@@ -89,8 +89,8 @@ def complete(request, how):
             pass
 
 
-@each("how", ["Wait", "Test"])
-@each("order", ORDERS)
+@parametrize("how", ["Wait", "Test"])
+@parametrize("order", ORDERS)
 def test_completing_in_any_order(ours, order, how):
     operations = several(ours, 12)
     for i in ORDERS[order](12, ours.rank):
@@ -119,8 +119,8 @@ OTHERS = {
 
 
 @pytest.mark.mpi(min_size=2)
-@each("on_another", [False, True], ids=["the same communicator", "another"])
-@each("what", OTHERS)
+@parametrize("on_another", [False, True], ids=["the same communicator", "another"])
+@parametrize("what", OTHERS)
 def test_one_rank_waits_first_and_another_calls_first(ours, what, on_another):
     """A call of ours advances what is in flight, anywhere: nobody waits for a rank that is in it already."""
     called = ours.Dup() if on_another else ours
@@ -181,7 +181,7 @@ need_thread = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE
 
 @need_thread
 @pytest.mark.mpi(min_size=2)
-@each("n", [1, 20_000])
+@parametrize("n", [1, 20_000])
 def test_a_program_that_needs_asynchronous_progress(threaded, n):
     """Rank 0 waits for a message that comes when another rank's Iallreduce is complete."""
     operation, word = Operation(threaded, n), np.zeros(1)
@@ -211,8 +211,8 @@ def test_progress_while_the_program_computes(threaded):
 
 @need_thread
 @pytest.mark.mpi(min_size=2)
-@each("engine", ["compiled"], indirect=True)
-@each("other", [lambda comm: comm.allreduce(1), lambda comm: MPI.Intracomm.Split(comm).Free()])
+@parametrize("engine", ["compiled"], indirect=True)
+@parametrize("other", [lambda comm: comm.allreduce(1), lambda comm: MPI.Intracomm.Split(comm).Free()])
 def test_it_goes_on_while_the_program_holds_pythons_lock(threaded, other):
     """mpi4py holds it in calls that make a communicator, the first reduction of objects among them."""
     fresh, x, y = threaded.Dup(), np.full(200_000, threaded.rank + 1.0), np.zeros(200_000)
@@ -281,7 +281,7 @@ def alarm(*arguments):
 
 
 @pytest.mark.mpi(min_size=2)
-@each(("handler", "error"), [(signal.default_int_handler, KeyboardInterrupt), (alarm, TimeoutError)])
+@parametrize(("handler", "error"), [(signal.default_int_handler, KeyboardInterrupt), (alarm, TimeoutError)])
 def test_ctrl_c_ends_nothing_but_the_wait(ours, handler, error):
     """Raise the signal handler's error in the caller; the call stays in flight, and Wait works again."""
     if ours.rank:
@@ -318,7 +318,7 @@ def break_off(*arguments):
     raise Broken("on the way")
 
 
-@each("how", ["Wait", "Test"])
+@parametrize("how", ["Wait", "Test"])
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
     """Raise an error of an operation's last stage in Wait; the next call works."""
     with monkeypatch.context() as patch, ours.trace():

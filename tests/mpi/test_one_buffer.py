@@ -16,7 +16,7 @@ from support.in_form import FORMS, in_form
 import mpicoll
 from mpicoll import errors
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 FEW = 2     # elements of a block
 
 
@@ -53,9 +53,9 @@ def reduce(comm, name, x, way):
     return x.base.tolist()
 
 
-@each("check", ["0", "1"], ids=["", "check-mode"])
-@each("form", FORMS)
-@each("engine", [*ENGINES, "native"])
+@parametrize("check", ["0", "1"], ids=["", "check-mode"])
+@parametrize("form", FORMS)
+@parametrize("engine", [*ENGINES, "native"])
 def test_is_in_place(comm, engine, form, check, monkeypatch):
     """One buffer is in place, also if other ranks pass MPI.IN_PLACE."""
     monkeypatch.setenv("MPICOLL_CHECK", check)
@@ -73,7 +73,7 @@ def test_is_in_place(comm, engine, form, check, monkeypatch):
     ours.Free()
 
 
-@each("name", REDUCING_METHODS)
+@parametrize("name", REDUCING_METHODS)
 def test_one_and_two_arrays_alternate_on_the_fast_path(comm, name):
     """The keys of both differ in one word only."""
     root, blocks = comm.size - 1, 1 if "scatter" in name else comm.size
@@ -100,7 +100,7 @@ def test_one_and_two_arrays_alternate_on_the_fast_path(comm, name):
         ours.Free()
 
 
-@each("name", REDUCING_METHODS)
+@parametrize("name", REDUCING_METHODS)
 def test_one_array_takes_the_fast_path_if_in_place_does(comm, name):
     ours, short = mpicoll.Comm(comm), []
     for way in ("in place", "one object"):
@@ -110,7 +110,7 @@ def test_one_array_takes_the_fast_path_if_in_place_does(comm, name):
     assert short[0] == short[1] and (short[0] or name not in ("Reduce", "Allreduce", "Scan"))
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_other_overlaps_are_refused(comm, form):
     """The call raises before anything is sent."""
     ours, p = in_form(mpicoll.Comm, form)(comm), comm.size

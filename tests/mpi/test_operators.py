@@ -17,7 +17,7 @@ from mpicoll.errors import DatatypeError, OperatorError, PreconditionError
 from mpicoll.schedules.collectives import BLOCKING, FORMS, NONBLOCKING
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "OPERATORS.md").read_text(encoding="utf-8")
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 pytestmark = pytest.mark.mpi(min_size=2)
 
 
@@ -41,13 +41,13 @@ def compare(comm, method, form, cells):
                 checks.that(operators.same(types[name], got, want), name, op, f"{ran} gave {got}, builtin {want}")
 
 
-@each("op", operators.ALL)
+@parametrize("op", operators.ALL)
 def test_pairs_that_mpi_takes_run(comm, op):
     compare(comm, "Allreduce", BLOCKING, [(name, op) for name in operators.datatypes()])
 
 
-@each("form", FORMS)
-@each("method", REDUCING_METHODS)
+@parametrize("form", FORMS)
+@parametrize("method", REDUCING_METHODS)
 def test_in_every_form_of_every_reduction(comm, method, form):
     """Compare all forms of the pairs without kernels; test_reductions.py compares those with kernels."""
     compare(comm, method, form, [cell for cell in operators.cells() if cell not in KERNELS])
@@ -70,7 +70,7 @@ def refuses(error, call, comm, *words):
     return False
 
 
-@each("method", REDUCING_METHODS)
+@parametrize("method", REDUCING_METHODS)
 def test_pairs_of_the_standard_without_a_compiled_kernel(comm, method):
     """MPI_Reduce_local reduces them, by mpicoll's algorithms, on the fast path too."""
     ours = mpicoll.Comm(comm)
@@ -133,7 +133,7 @@ def test_explain_takes_typecodes_and_refuses_nothing(ours):
         ours.explain("allreduce", datatype=MPI.DATATYPE_NULL)
 
 
-@each("fatal", ["COMM_WORLD", "COMM_SELF"])
+@parametrize("fatal", ["COMM_WORLD", "COMM_SELF"])
 def test_to_ask_mpi_ends_nothing(comm, fatal):
     """Whatever the program does about errors of MPI, a pair that MPI refuses raises; and its handler is kept."""
     ours, of = mpicoll.Comm(comm), getattr(MPI, fatal)
@@ -147,7 +147,7 @@ def test_to_ask_mpi_ends_nothing(comm, fatal):
         of.Set_errhandler(before)
 
 
-@each("form", FORMS)
+@parametrize("form", FORMS)
 def test_a_user_operator_gets_the_datatype_of_the_call(comm, form):
     """By its handle, name and attributes, as natively; it may be freed once the call is made."""
     seen, keyval = [], MPI.Datatype.Create_keyval()

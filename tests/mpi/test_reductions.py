@@ -22,7 +22,7 @@ SPECS = specs(REDUCING)
 ORDERED = [(c, spec) for c, spec in SPECS if find(c, spec).keeps_order(MPI.COMM_WORLD.size)]
 UNORDERED = [pair for pair in SPECS if pair not in ORDERED]
 ORDERED.append(("allreduce", "hierarchical(middle=recursive_doubling, groups=2)"))
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 
 
 def check(checks, ours, case, context="", **how):
@@ -40,7 +40,7 @@ def ranks_combined(collective, comm):
 # -- predefined operators
 
 
-@each(("group", "name"), ops.EVERY_TYPE, ids=[name for _, name in ops.EVERY_TYPE])
+@parametrize(("group", "name"), ops.EVERY_TYPE, ids=[name for _, name in ops.EVERY_TYPE])
 def test_operators_of_a_type(comm, engine, group, name):
     """Every algorithm's result is the right one, and MPI's own collective agrees."""
     if not ops.present(name):
@@ -55,7 +55,7 @@ def test_operators_of_a_type(comm, engine, group, name):
                 checks.equal([r.engine for r in ran], [engine], name, op, collective)
 
 
-@each("code", "bhilBHIL")
+@parametrize("code", "bhilBHIL")
 def test_integers_wrap(comm, engine, code):
     """Ours do so in every algorithm; some builtins do not."""
     ours, p, n = mpicoll.Comm(comm), comm.size, 2 * comm.size + 1
@@ -70,8 +70,8 @@ def test_integers_wrap(comm, engine, code):
             checks.that((got == wrapped).all(), spec, op, f"got {got}, expected {wrapped}")
 
 
-@each("op", ["OP_NULL", "REPLACE", "NO_OP"])
-@each("method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Iallreduce"])
+@parametrize("op", ["OP_NULL", "REPLACE", "NO_OP"])
+@parametrize("method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Iallreduce"])
 def test_operators_that_cannot_reduce_are_refused(ours, comm, method, op):
     with pytest.raises(OperatorError) as caught:
         getattr(ours, method)(np.zeros(comm.size), np.zeros(1 if "scatter" in method else comm.size),
@@ -83,7 +83,7 @@ def test_operators_that_cannot_reduce_are_refused(ours, comm, method, op):
 # -- NaN
 
 
-@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+@parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_nan_wins_in_max_and_min(comm, engine, collective, spec):
     """One rank has the NaN, each in turn; it must come out wherever that rank's vector counts."""
     ours, p = mpicoll.Comm(comm), comm.size
@@ -105,7 +105,7 @@ def with_nan(n, rank, owner):
     return values
 
 
-@each("op", ["MAXLOC", "MINLOC"])
+@parametrize("op", ["MAXLOC", "MINLOC"])
 def test_nan_wins_in_maxloc_and_minloc(comm, op):
     ours, got = mpicoll.Comm(comm), ops.pairs(5, 0, "d")
     mine = ops.pairs(5, comm.rank, "d")
@@ -119,7 +119,7 @@ def test_nan_wins_in_maxloc_and_minloc(comm, op):
 # -- user operators
 
 
-@each(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
+@parametrize(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
 def test_operand_order_is_kept(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
@@ -130,7 +130,7 @@ def test_operand_order_is_kept(comm, engine, collective, spec):
                 checks.equal([(r.algorithm, r.engine) for r in ran], [(spec, engine)], case)
 
 
-@each(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
+@parametrize(("collective", "spec"), ORDERED, ids=map(" ".join, ORDERED))
 def test_operand_order_is_kept_on_a_derived_type(comm, engine, collective, spec):
     ours, p, n = mpicoll.Comm(comm), comm.size, 3
     wide, own = (n * p, slice(comm.rank * n, (comm.rank + 1) * n)) if collective == "reduce_scatter" else (n, slice(n))
@@ -147,14 +147,14 @@ def test_operand_order_is_kept_on_a_derived_type(comm, engine, collective, spec)
                 checks.equal(receive, want, collective, spec, root, chunk_bytes)
 
 
-@each(("collective", "spec"), UNORDERED, ids=map(" ".join, UNORDERED))
+@parametrize(("collective", "spec"), UNORDERED, ids=map(" ".join, UNORDERED))
 def test_algorithms_that_do_not_keep_order_are_refused(ours, collective, spec):
     with ours.using(**{collective: spec}), pytest.raises(PreconditionError, match="order"):
         Case(collective, 4, op="AFFINE", make=ops.maps).run(ours)
     works(ours)
 
 
-@each("collective", REDUCING)
+@parametrize("collective", REDUCING)
 def test_order_is_kept_when_nothing_is_chosen(ours, collective):
     """Use MPI's own collective if no algorithm keeps operand order."""
     with Checks() as checks:
@@ -164,7 +164,7 @@ def test_order_is_kept_when_nothing_is_chosen(ours, collective):
             checks.equal(native, [not any(c == collective for c, _ in ORDERED)], case)
 
 
-@each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+@parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 def test_commutative_user_operator(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:

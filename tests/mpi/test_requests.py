@@ -23,7 +23,7 @@ from mpicoll.runtime import duplicate
 from mpicoll.runtime.comm_state import CommState
 from mpicoll.schedules.collectives import COLLECTIVES, FORMS, NONBLOCKING, PERSISTENT
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 need_thread = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
 
@@ -146,7 +146,7 @@ def ask(of, request):
 
 
 @need_thread
-@each("way", WAYS)
+@parametrize("way", WAYS)
 def test_every_collective_in_lists_of_mpis_own(ours, form, way):
     if MPI.get_vendor()[0] == "MPICH" and form == PERSISTENT and way in ("Waitany", "Testany"):
         return      # its own fails once all persistent requests are inactive
@@ -191,7 +191,7 @@ LOWER = {
 }
 
 
-@each("way", LOWER)
+@parametrize("way", LOWER)
 def test_lists_with_requests_of_objects(alone, way):
     """Lower-case functions, which return what was sent, need no thread either."""
     p, rank = alone.size, alone.rank
@@ -202,7 +202,7 @@ def test_lists_with_requests_of_objects(alone, way):
     assert (got == p).all() and request == MPI.REQUEST_NULL
 
 
-@each("way", [way for way in WAYS if way not in ("Wait", "Get_status")])
+@parametrize("way", [way for way in WAYS if way not in ("Wait", "Get_status")])
 def test_every_collective_in_lists_without_the_thread(alone, form, way):
     mixed = Mixed(alone, form)
     WAYS[way](mpicoll.Request if form == NONBLOCKING else mpicoll.Prequest, mixed.requests)
@@ -342,7 +342,10 @@ def test_each_start_sends_the_buffers_content(ours):
     total.Free(), told.Free()
 
 
-@each("complete", [lambda request: mpicoll.Request.Waitall([request]), lambda request: request.Wait(MPI.Status())])
+@parametrize("complete", [
+    lambda request: mpicoll.Request.Waitall([request]),
+    lambda request: request.Wait(MPI.Status()),
+])
 def test_nothing_is_written_after_free(ours, complete):
     """Its tables are gone, and their memory has another owner."""
     for i in range(20):

@@ -15,7 +15,7 @@ import mpicoll
 from mpicoll.dispatch.methods import NEIGHBOR_METHODS
 from mpicoll.errors import ArgumentError, CountMismatch, MismatchError, ParameterError
 
-each = pytest.mark.parametrize
+parametrize = pytest.mark.parametrize
 EQUAL = [name for name in NAMES if name[-1] not in "vw"]
 OTHER = [name for name in NAMES if name not in EQUAL]
 
@@ -40,142 +40,142 @@ def stencil(comm, name):
     """A communicator of that stencil, on a grid of all ranks."""
     periods, offsets = STENCILS[name]
     grid = comm.Create_cart(MPI.Compute_dims(comm.size, len(periods)), periods)
-    made = grid.Create_stencil(offsets)
+    graph = grid.Create_stencil(offsets)
     grid.Free()
-    return made
+    return graph
 
 
-@each("form", FORMS)
-@each("algorithm", ["direct", "combining"])
-@each("name", STENCILS)
+@parametrize("form", FORMS)
+@parametrize("algorithm", ["direct", "combining"])
+@parametrize("name", STENCILS)
 def test_every_algorithm(ours, engine, name, algorithm, form):
     """Of no elements, of one and of many, whole and in chunks; the fourth call is on the fast path, if there is one."""
-    made = stencil(ours, name)
+    graph = stencil(ours, name)
     with Checks() as checks:
         for method, n, chunk in product(NAMES, (0, 1, 700), (None, 64)):
-            call = prepare(made, method, n)
+            call = prepare(graph, method, n)
             chosen = {method.lower(): algorithm}
-            with made.using(engine=engine, chunk_bytes=chunk, **chosen), made.trace() as records:
-                call.run(made, form, 4)
+            with graph.using(engine=engine, chunk_bytes=chunk, **chosen), graph.trace() as records:
+                call.run(graph, form, 4)
             checks.call(call, method, n, chunk)
             ran = {(r.collective, r.algorithm, r.engine, r.name) for r in records}
             checks.equal(ran, {(method.lower(), algorithm, engine, NEIGHBOR_METHODS[method].spelled(form))})
-    made.Free()
+    graph.Free()
 
 
-@each("name", STENCILS)
+@parametrize("name", STENCILS)
 def test_blocks_travel_in_few_messages(ours, name):
     """One is sent and one received for each way along each dimension, where direct has them for each neighbour."""
-    made = stencil(ours, name)
+    graph = stencil(ours, name)
     sent = {}
     for algorithm in ("direct", "combining"):
-        call = prepare(made, "Neighbor_alltoall", 3)
-        with made.using(neighbor_alltoall=algorithm), made.trace() as records:
-            call.run(made)
+        call = prepare(graph, "Neighbor_alltoall", 3)
+        with graph.using(neighbor_alltoall=algorithm), graph.trace() as records:
+            call.run(graph)
         sent[algorithm] = records[0].messages
     periods, offsets = STENCILS[name]
     ways = sum(len({offset[d] for offset in offsets} - {0}) for d in range(len(periods)))
     assert sent["combining"] <= 2 * ways
     if ours.size == 8 and len(offsets) > 6 and any(periods):
         assert 2 * sent["combining"] < sent["direct"], sent
-    made.Free()
+    graph.Free()
 
 
-@each("name", STENCILS)
+@parametrize("name", STENCILS)
 def test_equals_the_builtin(ours, name):
     """By auto and both. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ: it is left out there."""
     has_builtin = MPI.get_vendor()[0] != "Open MPI" or ours.size == 1
-    made = stencil(ours, name)
+    graph = stencil(ours, name)
     with Checks() as checks:
         for method, algorithm in product(NAMES, ("auto", "direct", "combining")):
-            call, native = prepare(made, method, 5), prepare(made, method, 5)
-            with made.using(**{method.lower(): algorithm}):
-                call.run(made)
+            call, native = prepare(graph, method, 5), prepare(graph, method, 5)
+            with graph.using(**{method.lower(): algorithm}):
+                call.run(graph)
             if has_builtin:
-                with made.using(**{method.lower(): "native"}):
-                    native.run(made)
+                with graph.using(**{method.lower(): "native"}):
+                    native.run(graph)
                 checks.call(native, "native")
             checks.call(call, algorithm)
-    made.Free()
+    graph.Free()
 
 
-@each("method", OTHER)
+@parametrize("method", OTHER)
 def test_blocks_of_other_lengths_go_directly(ours, method):
     """By auto, which exchanges no counts."""
-    made = stencil(ours, "9 points, periodic")
-    call = prepare(made, method, 4)
-    with made.trace() as records:
-        call.run(made)
+    graph = stencil(ours, "9 points, periodic")
+    call = prepare(graph, method, 4)
+    with graph.trace() as records:
+        call.run(graph)
     assert not call.difference and {r.algorithm for r in records} == {"direct"}
-    made.Free()
+    graph.Free()
 
 
-@each("method", OTHER)
+@parametrize("method", OTHER)
 def test_other_lengths_in_every_call_are_exchanged(ours, engine, method):
     """Blocks of a rank, of no bytes too, pass others that learn how long they are in each call."""
-    made = stencil(ours, "27 points, partly periodic")
-    with Checks() as checks, made.using(engine=engine, **{method.lower(): "combining"}):
+    graph = stencil(ours, "27 points, partly periodic")
+    with Checks() as checks, graph.using(engine=engine, **{method.lower(): "combining"}):
         for n in (3, 0, 50, 3, 4, 3):
-            call = prepare(made, method, n)
-            call.run(made)
+            call = prepare(graph, method, n)
+            call.run(graph)
             checks.call(call, method, n)
-    made.Free()
+    graph.Free()
 
 
-@each("check", ["0", "1"])
-@each("algorithm", ["direct", "combining"])
+@parametrize("check", ["0", "1"])
+@parametrize("algorithm", ["direct", "combining"])
 def test_counts_that_differ_at_the_ends_of_an_edge(comm, monkeypatch, algorithm, check):
     """A rank that expects other counts raises, and every rank with MPICOLL_CHECK=1; blocks are not forwarded before."""
     monkeypatch.setenv("MPICOLL_CHECK", check)
-    made = stencil(mpicoll.Comm(comm), "one way")
+    graph = stencil(mpicoll.Comm(comm), "one way")
     if comm.size > 1 and (algorithm == "combining" or check == "1"):
         arguments = [np.zeros(2), [2]], [np.zeros(3), [3]]
         error = MismatchError if check == "1" else CountMismatch
-        with made.using(neighbor_alltoallv=algorithm), pytest.raises(error, match="sends"):
-            made.Neighbor_alltoallv(*arguments)
-    call = prepare(made, "Neighbor_alltoallv", 4)
-    call.run(made)
+        with graph.using(neighbor_alltoallv=algorithm), pytest.raises(error, match="sends"):
+            graph.Neighbor_alltoallv(*arguments)
+    call = prepare(graph, "Neighbor_alltoallv", 4)
+    call.run(graph)
     assert not call.difference
-    made.Free()
+    graph.Free()
 
 
 def test_auto_goes_by_the_network(comm, monkeypatch):
     """Small blocks are combined, large ones go directly; explain says what runs."""
     monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
-    made = stencil(mpicoll.Comm(comm), "27 points, partly periodic")
+    graph = stencil(mpicoll.Comm(comm), "27 points, partly periodic")
     ran = {}
     for n in (1, 1 << 14):
-        call = prepare(made, "Neighbor_alltoall", n)
-        with made.trace() as records:
-            call.run(made, times=4)
+        call = prepare(graph, "Neighbor_alltoall", n)
+        with graph.trace() as records:
+            call.run(graph, times=4)
         ran[n] = {record.algorithm for record in records}
-        assert ran[n] == {made.explain("neighbor_alltoall", 8 * n).algorithm}
+        assert ran[n] == {graph.explain("neighbor_alltoall", 8 * n).algorithm}
         assert not call.difference
     if comm.size == 8:
         assert ran == {1: {"combining"}, 1 << 14: {"direct"}}
-    made.Free()
+    graph.Free()
 
 
-@each("algorithm", ["auto", "combining"])
-@each("name", STENCILS)
+@parametrize("algorithm", ["auto", "combining"])
+@parametrize("name", STENCILS)
 def test_other_counts_in_every_call(comm, monkeypatch, algorithm, name):
     """The fast path for any counts must not serve these calls: a rank forwards blocks of others."""
     monkeypatch.setenv("MPICOLL_NETWORK", "fugaku")
-    made = stencil(mpicoll.Comm(comm), name)
-    with Checks() as checks, made.using(neighbor_alltoall=algorithm, neighbor_allgather=algorithm):
+    graph = stencil(mpicoll.Comm(comm), name)
+    with Checks() as checks, graph.using(neighbor_alltoall=algorithm, neighbor_allgather=algorithm):
         for method, n in product(EQUAL, (*range(1, 9), 5000, 3, 6000, 4)):
-            call = prepare(made, method, n)
-            with made.trace() as records:
-                call.run(made)
+            call = prepare(graph, method, n)
+            with graph.trace() as records:
+                call.run(graph)
             checks.call(call, method, n)
-            checks.equal([r.algorithm for r in records], [made.explain(method.lower(), 8 * n).algorithm], method, n)
-    made.Free()
+            checks.equal([r.algorithm for r in records], [graph.explain(method.lower(), 8 * n).algorithm], method, n)
+    graph.Free()
 
 
 def test_a_duplicate_is_a_stencil_too(ours):
     """And other graphs are none."""
-    made = stencil(ours, "9 points, bounded")
-    copy = made.Dup()
+    graph = stencil(ours, "9 points, bounded")
+    copy = graph.Dup()
     call = prepare(copy, "Neighbor_alltoall", 2)
     with copy.using(neighbor_alltoall="combining"):
         call.run(copy)
@@ -183,25 +183,25 @@ def test_a_duplicate_is_a_stencil_too(ours):
     plain = ours.Create_dist_graph_adjacent([ours.rank], [ours.rank])
     with plain.using(neighbor_alltoall="combining"), pytest.raises(ParameterError, match="Create_stencil"):
         plain.Neighbor_alltoall(np.zeros(1), np.zeros(1))
-    for comm in (copy, made, plain):
+    for comm in (copy, graph, plain):
         comm.Free()
 
 
 def test_a_stencil_without_nearest_neighbours_is_not_combined(ours):
     """A rank that has no neighbour would not know how long the blocks are that it forwards."""
     grid = ours.Create_cart([ours.size], [False])
-    made = grid.Create_stencil([(2,)])
-    call = prepare(made, "Neighbor_alltoall", 2)
-    call.run(made)
+    graph = grid.Create_stencil([(2,)])
+    call = prepare(graph, "Neighbor_alltoall", 2)
+    call.run(graph)
     assert not call.difference
     if ours.size > 1:
-        with made.using(neighbor_alltoall="combining"), pytest.raises(ParameterError, match="along every dimension"):
-            call.run(made)
-    for comm in (made, grid):
+        with graph.using(neighbor_alltoall="combining"), pytest.raises(ParameterError, match="along every dimension"):
+            call.run(graph)
+    for comm in (graph, grid):
         comm.Free()
 
 
-@each("offsets", [[(1,)], [(1, 0), (0, 1, 0)], [(1, 0.5)], [1, 2], 7])
+@parametrize("offsets", [[(1,)], [(1, 0), (0, 1, 0)], [(1, 0.5)], [1, 2], 7])
 def test_offsets_that_are_none(ours, offsets):
     """On every rank, or on one, where the others say so."""
     grid = ours.Create_cart([ours.size, 1], [True, True])
@@ -219,9 +219,9 @@ def test_offsets_that_are_none(ours, offsets):
 def test_check_mode(comm, monkeypatch):
     """Counts of neighbours are compared, and combined blocks arrive."""
     monkeypatch.setenv("MPICOLL_CHECK", "1")
-    made = stencil(mpicoll.Comm(comm), "9 points, periodic")
+    graph = stencil(mpicoll.Comm(comm), "9 points, periodic")
     for method in NAMES:
-        call = prepare(made, method, 2)
-        with made.using(**{method.lower(): "combining"}):
-            call.run(made)
+        call = prepare(graph, method, 2)
+        with graph.using(**{method.lower(): "combining"}):
+            call.run(graph)
         assert not call.difference

@@ -76,7 +76,7 @@ def test_batches_smaller_than_the_number_of_ranks(ours, optimizer):
         x, y = X[:n], Y[:n]
         own = share(n, ours)
         expected = alone.step(x, y)
-        assert all(each.step(x[own], y[own]) == pytest.approx(expected, rel=1e-11) for each in every)
+        assert all(trainer.step(x[own], y[own]) == pytest.approx(expected, rel=1e-11) for trainer in every)
 
 
 class Counted(Module):
@@ -127,9 +127,9 @@ def test_every_grid(comm, ours, by_positions):
         grid = training.Grid(comm, *divided)
         trainer = training.Hybrid(grid, shape, training.Adam(0.01), **how)
         own = share(9, grid.data)
-        found = [trainer.step(each[own, :-1], each[own, 1:]) for each in tokens]
+        values = [trainer.step(batch[own, :-1], batch[own, 1:]) for batch in tokens]
         grid.free()
-        return found
+        return values
 
     expected = losses(mpicoll.Comm(MPI.COMM_SELF), 1, 1, 1)
     p = comm.size
@@ -140,8 +140,8 @@ def test_every_grid(comm, ours, by_positions):
                     losses(ours, *divided)
             elif np.prod(divided) == p:
                 for parts in (1, 4):
-                    found = losses(ours, *divided, by_positions=by_positions, parts=parts)
-                    checks.that(np.allclose(found, expected, rtol=1e-12), divided, parts, found, expected)
+                    values = losses(ours, *divided, by_positions=by_positions, parts=parts)
+                    checks.that(np.allclose(values, expected, rtol=1e-12), divided, parts, values, expected)
 
 
 def test_servers(ours):
@@ -151,7 +151,7 @@ def test_servers(ours):
     for n in (1, 13):
         expected = alone.step(X[:n], Y[:n])
         batch = (X[:n], Y[:n]) if ours.rank == 0 else (None, None)
-        assert all(each.step(*batch) == pytest.approx(expected, rel=1e-12) for each in every)
+        assert all(trainer.step(*batch) == pytest.approx(expected, rel=1e-12) for trainer in every)
 
 
 # -- parts
@@ -183,8 +183,8 @@ def test_batch_norm_takes_one_allreduce_each_way(ours):
     layer = training.BatchNorm(ours, 3)
     x = X[:9, :3]
     layer.forward(x)
-    for each in layer.parameters():
-        each.zero_grad()
+    for parameter in layer.parameters():
+        parameter.zero_grad()
     with ours.trace() as records:
         y, saved = layer.forward(x)
         layer.backward(y, saved)
@@ -247,34 +247,34 @@ def test_sharded_training_goes_on_without_a_rank(ours, stage, make):
     x, labels = X[:24], Y[:24]
 
     def losses(comm, zero, checkpoint, leave):
-        found = []
-        while len(found) < 8:
+        values = []
+        while len(values) < 8:
             part = slice(comm.rank, None, comm.size)
             loss = zero.step(x[part], labels[part])
-            if leave and len(found) in (3, 4) and comm.size > 1:       # after the step, which is not agreed on
-                leaver = 1 if len(found) == 3 else 0
-                if len(found) == 4:
+            if leave and len(values) in (3, 4) and comm.size > 1:       # after the step, which is not agreed on
+                leaver = 1 if len(values) == 3 else 0
+                if len(values) == 4:
                     checkpoint.save(zero)
                 comm = comm.Split(MPI.UNDEFINED if comm.rank == leaver else 0, comm.rank)
                 if comm == MPI.COMM_NULL:
-                    return found
+                    return values
                 zero = training.Zero(comm, models.mlp(float, 8, 2), make(), stage=stage)
-                checkpoint.load(zero, len(found))
-                leave = len(found) == 3
+                checkpoint.load(zero, len(values))
+                leave = len(values) == 3
                 part = slice(comm.rank, None, comm.size)
                 loss = zero.step(x[part], labels[part])
             checkpoint.save(zero)
-            found.append(loss)
-        return found
+            values.append(loss)
+        return values
 
     def run(leave):
         zero, checkpoint = training.Zero(ours, models.mlp(float, 8, 2), make(), stage=stage), training.Checkpoint()
         checkpoint.save(zero)
         return losses(ours, zero, checkpoint, leave)
 
-    whole, found = run(False), run(True)
-    assert found == pytest.approx(whole[: len(found)], rel=1e-12)
-    assert len(found) in (3, 4, 8)
+    whole, shrunk = run(False), run(True)
+    assert shrunk == pytest.approx(whole[: len(shrunk)], rel=1e-12)
+    assert len(shrunk) in (3, 4, 8)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -336,7 +336,7 @@ def test_books(ours):
 
 def test_with_mpi_s_own_communicator(comm, work):
     """Any communicator will do."""
-    step, ours = (PATTERNS["zero3"].begin(each, work) for each in (MPI.Intracomm(comm), mpicoll.Comm(comm.Dup())))
+    step, ours = (PATTERNS["zero3"].begin(c, work) for c in (MPI.Intracomm(comm), mpicoll.Comm(comm.Dup())))
     assert [step(number) for number in range(3)] == pytest.approx([ours(number) for number in range(3)], rel=1e-12)
 
 
@@ -367,12 +367,12 @@ def test_ranks_with_different_models(comm, ours, trainer, wrong):
     lambda comm, units: training.Zero(comm, units, training.Sgd(), stage=3),
 ], ids=["data parallel", "zero3"])  # fmt: skip
 def test_a_loss_of_nan_on_one_rank_ends_all(comm, ours, trainer):
-    made = trainer(ours, models.mlp(float, 8, 2))
+    stepper = trainer(ours, models.mlp(float, 8, 2))
     x = X[:4].copy()
     if comm.rank == comm.size - 1:
         x[0, 0] = np.nan
     with np.errstate(invalid="ignore"), pytest.raises(TrainingError, match="the loss of step 1 is nan"):
-        made.step(x, Y[:4])
+        stepper.step(x, Y[:4])
 
 
 def test_grids_and_models_that_do_not_fit(comm, ours):

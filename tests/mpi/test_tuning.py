@@ -31,20 +31,20 @@ def tuned(comm, monkeypatch, tmp_path):
     for module in (tables, agreement):
         monkeypatch.setattr(module, "READ", {})
 
-    def make(rules, **said):
+    def make(rules, **fields):
         nodes = layout(mpicoll.Comm(comm)._open().agreed.nodes)
-        table = {"mpi": library(MPI), "nodes": list(nodes), "rules": rules, **said}
+        table = {"mpi": library(MPI), "nodes": list(nodes), "rules": rules, **fields}
         path = tmp_path / "t.json"
         path.write_text(json.dumps({"schema": SCHEMA, "tables": [table]}))
         monkeypatch.setenv("MPICOLL_TUNING", str(path))     # rank 0's counts
-        made = mpicoll.Comm(comm.Dup())
-        made_here.append(made)
-        return made
+        comm_by_table = mpicoll.Comm(comm.Dup())
+        made_here.append(comm_by_table)
+        return comm_by_table
 
     made_here = []
     yield make
-    for made in made_here:
-        made.Free()
+    for comm_by_table in made_here:
+        comm_by_table.Free()
 
 
 def ran(comm, case):
@@ -112,25 +112,25 @@ def test_check_mode_and_copies_go_by_it_too(comm, tuned, monkeypatch, tmp_path):
     later, request = ours.Idup()
     request.Wait()
     with Checks() as checks:
-        for made in (ours, ours.Dup(), later):
+        for comm_by_table in (ours, ours.Dup(), later):
             for n, wanted in ((3, ("tree", None)), (20, ("native", None))):
-                call, records = ran(made, Case("allreduce", n))
+                call, records = ran(comm_by_table, Case("allreduce", n))
                 checks.equal(records, [wanted], n)
                 checks.call(call, n)
-            if made is not ours:
-                made.Free()
+            if comm_by_table is not ours:
+                comm_by_table.Free()
 
 
-@pytest.mark.parametrize("said", [{"mpi": "MPICH 0.1"}, {"nodes": ["0-99"]}])
-def test_a_table_of_something_else_is_refused_with_the_reason(comm, tuned, said, caplog):
+@pytest.mark.parametrize("changes", [{"mpi": "MPICH 0.1"}, {"nodes": ["0-99"]}])
+def test_a_table_of_something_else_is_refused_with_the_reason(comm, tuned, changes, caplog):
     with caplog.at_level(logging.WARNING, "mpicoll"):
-        ours = tuned({"allreduce": ROWS[:1]}, **said)
+        ours = tuned({"allreduce": ROWS[:1]}, **changes)
     why = ours.explain("allreduce", 8).why
     with Checks() as checks:
         checks.that("t.json is not for" in why and "; it is for" in why, why)
         checks.equal(ran(ours, Case("allreduce", 3))[1], [("recursive_doubling", None)])
-        told = [r.getMessage() for r in caplog.records if "run mpicoll tune here" in r.getMessage()]
-        checks.equal(len(told), int(comm.rank == 0 and comm.size == MPI.COMM_WORLD.size), told)
+        warnings = [r.getMessage() for r in caplog.records if "run mpicoll tune here" in r.getMessage()]
+        checks.equal(len(warnings), int(comm.rank == 0 and comm.size == MPI.COMM_WORLD.size), warnings)
 
 
 def test_a_forced_engine_does_not_go_by_it(comm, tuned, monkeypatch):
@@ -161,12 +161,12 @@ def test_log_says_of_every_call_what_ran(comm, monkeypatch, capfd):
     ours = mpicoll.Comm(comm.Dup())
     for _ in range(3):
         Case("allreduce", 4).run(ours)
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mpicoll: call ")]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mpicoll: call ")]
     ours.Free()
-    assert len(said) == (3 if comm.rank == 0 else 0)
-    if said:
-        assert f"blocking allreduce of 32 bytes on {comm.size} rank" in said[0]
-        assert "recursive_doubling on the " in said[0] and said[0].endswith("fewest rounds: latency decides")
+    assert len(lines) == (3 if comm.rank == 0 else 0)
+    if lines:
+        assert f"blocking allreduce of 32 bytes on {comm.size} rank" in lines[0]
+        assert "recursive_doubling on the " in lines[0] and lines[0].endswith("fewest rounds: latency decides")
 
 
 def test_auto_follows_the_model_of_a_network(comm, monkeypatch, tuned):
@@ -274,7 +274,7 @@ def test_tune_finds_the_same_winner_among_fewer(comm, tuner, monkeypatch, winner
     near = [name for name in ALGORITHMS if shortlist.is_near(name) and not is_same(name, choice, comm.size)]
     fast = [name for name in ALGORITHMS if is_same(name, near[-1], comm.size)] if winner == "algorithm" else [winner]
     times |= dict.fromkeys(fast, 10.0)
-    few, full = (each.size(Shape("allreduce"), 1 << 20, 10.0) for each in (some, every))
+    few, full = (tuner.size(Shape("allreduce"), 1 << 20, 10.0) for tuner in (some, every))
     assert full.algorithm in fast and few.algorithm in fast
     assert some.rounds[0][:2] == every.rounds[0][:2] == ["auto", "native"]
     assert few.tried < few.of == full.tried == len(every.rounds[0]) - 2
@@ -286,17 +286,17 @@ ALGORITHMS = exact_algorithms("allreduce")
 
 
 def is_same(name, other, p):
-    programs = ([schedule("allreduce", each, p, nodes=(tuple(range(p)),)).program(rank) for rank in range(p)]
-                for each in (name, other))  # fmt: skip
+    programs = ([schedule("allreduce", word, p, nodes=(tuple(range(p)),)).program(rank) for rank in range(p)]
+                for word in (name, other))  # fmt: skip
     return next(programs) == next(programs)
 
 
 @pytest.mark.mpi(min_size=2)
 def test_tune_measures_no_second_time_where_nothing_is_near(comm, tuner, monkeypatch):
     monkeypatch.setenv("MPICOLL_NETWORK", "infiniband")
-    made = tuner({"auto": 10.0})
-    choice = made.size(Shape("allreduce"), 8, 10.0)
-    assert choice.algorithm == "auto" and len(made.rounds) == 1 and made.seconds < 4.0
+    tuner_of_one = tuner({"auto": 10.0})
+    choice = tuner_of_one.size(Shape("allreduce"), 8, 10.0)
+    assert choice.algorithm == "auto" and len(tuner_of_one.rounds) == 1 and tuner_of_one.seconds < 4.0
     assert (choice.seconds, choice.native) == (pytest.approx(1e-5, rel=0.01), pytest.approx(5e-5, rel=0.01))
 
 
@@ -304,9 +304,9 @@ def test_tune_measures_no_second_time_where_nothing_is_near(comm, tuner, monkeyp
 def test_tune_goes_by_no_model_without_a_network(comm, tuner, monkeypatch):
     """Algorithms that are left out send the same messages as another, or as auto."""
     monkeypatch.setenv("MPICOLL_NETWORK", "none")
-    made = tuner({})
-    row = made.size(Shape("allreduce"), 8, 10.0)
-    measured = [row.rule, *made.rounds[0][2:]]
+    tuner_of_none = tuner({})
+    row = tuner_of_none.size(Shape("allreduce"), 8, 10.0)
+    measured = [row.rule, *tuner_of_none.rounds[0][2:]]
     assert row.tried == len(measured)
     for name in ALGORITHMS:
         if find("allreduce", name).serves(comm.size):

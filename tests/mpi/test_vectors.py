@@ -21,8 +21,8 @@ from mpicoll.schedules.registry import find
 
 SPECS = specs(VECTOR)
 HOW = ({}, {"chunk_bytes": 1, "window": 1}, {"chunk_bytes": 24, "window": 2}, {"chunk_bytes": 16, "window": 32})
-each = pytest.mark.parametrize
-every_spec = each(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
+parametrize = pytest.mark.parametrize
+every_spec = parametrize(("collective", "spec"), SPECS, ids=map(" ".join, SPECS))
 
 
 @every_spec
@@ -52,7 +52,7 @@ def test_tiny_chunks(comm, engine, collective, spec):
                             checks.that(record.lanes == 20, call, how, f"not cut: {record}")
 
 
-@each("collective", VECTOR)
+@parametrize("collective", VECTOR)
 def test_parameters_of_algorithms(comm, engine, collective):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
@@ -63,7 +63,7 @@ def test_parameters_of_algorithms(comm, engine, collective):
 
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.unsampled(max_size=4)
-@each("window", [1, 2, 3, 4, 32])
+@parametrize("window", [1, 2, 3, 4, 32])
 def test_ranks_have_lanes_of_their_own(comm, engine, window):
     """Only the root knows how many chunks the others have: 1, 3, 5, … and none."""
     ours, p = mpicoll.Comm(comm), comm.size
@@ -79,7 +79,7 @@ def test_ranks_have_lanes_of_their_own(comm, engine, window):
                 checks.equal(got, np.concatenate([vectors.block(r, 0, n) for r, n in enumerate(sizes)]), root)
 
 
-@each("collective", VECTOR)
+@parametrize("collective", VECTOR)
 def test_many_bytes(comm, engine, collective):
     """MPI sends so many bytes by rendezvous only: ranks must not wait for each other in a circle."""
     ours, p, n = mpicoll.Comm(comm), comm.size, 30_000
@@ -188,7 +188,7 @@ def test_alltoallw_of_subarrays(comm, engine):
 # -- choosing
 
 
-@each("collective", VECTOR)
+@parametrize("collective", VECTOR)
 def test_native_and_auto(ours, collective):
     with Checks() as checks, ours.trace() as records:
         for spec in ("auto", "native"):
@@ -198,7 +198,7 @@ def test_native_and_auto(ours, collective):
     assert records[0].algorithm == ours.explain(collective, 8).algorithm and records[1].algorithm == "native"
 
 
-@each("collective", VECTOR)
+@parametrize("collective", VECTOR)
 def test_only_algorithms_that_need_counts_exchange_them(comm, monkeypatch, collective):
     """Auto chooses an algorithm that needs none."""
     ours, asked = mpicoll.Comm(comm), []
@@ -254,7 +254,7 @@ def test_beside_operations_in_flight(comm, engine):
 
 
 @pytest.mark.mpi(min_size=2)
-@each("count", [3, 1])
+@parametrize("count", [3, 1])
 def test_counts_that_differ_raise_before_memory_is_written(comm, count):
     """An algorithm that exchanges counts raises instead of writing past a block, or only a part of it."""
     ours, p = mpicoll.Comm(comm), comm.size

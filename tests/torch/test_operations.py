@@ -59,32 +59,32 @@ def test_moved_data_arrives_to_the_last_bit(served, rank, ranks, dtype, count):
 
     gathered = [torch.empty_like(mine) for _ in range(ranks)]
     dist.all_gather(gathered, mine)
-    for got, given in zip(gathered, all_of_them):
-        equal(got, given)
+    for got, expected in zip(gathered, all_of_them):
+        equal(got, expected)
 
     whole = torch.empty(ranks * count, dtype=dtype)
     dist.all_gather_into_tensor(whole, mine)
-    for got, given in zip(whole.split(count) if count else (), all_of_them):
-        equal(got, given)
+    for got, expected in zip(whole.split(count) if count else (), all_of_them):
+        equal(got, expected)
 
     into = [torch.empty_like(mine) for _ in range(ranks)] if rank == root else None
     dist.gather(mine, into, root)
-    for got, given in zip(into or (), all_of_them):
-        equal(got, given)
+    for got, expected in zip(into or (), all_of_them):
+        equal(got, expected)
 
-    one = torch.empty_like(mine)
-    dist.scatter(one, all_of_them if rank == root else None, root)
-    equal(one, mine)
+    block = torch.empty_like(mine)
+    dist.scatter(block, all_of_them if rank == root else None, root)
+    equal(block, mine)
 
     exchanged = [torch.empty_like(mine) for _ in range(ranks)]
     dist.all_to_all(exchanged, [mine] * ranks)
-    for got, given in zip(exchanged, all_of_them):
-        equal(got, given)
+    for got, expected in zip(exchanged, all_of_them):
+        equal(got, expected)
 
     whole = torch.empty(ranks * count, dtype=dtype)
     dist.all_to_all_single(whole, mine.repeat(ranks))
-    for got, given in zip(whole.split(count) if count else (), all_of_them):
-        equal(got, given)
+    for got, expected in zip(whole.split(count) if count else (), all_of_them):
+        equal(got, expected)
     assert served == {"broadcast": 1, "allgather": 2, "gather": 1, "scatter": 1, "alltoall": 2}
 
 
@@ -97,7 +97,7 @@ def test_uneven_blocks(served, rank, ranks):
 
     output = [torch.empty(rank + 1, dtype=torch.int64) for _ in range(ranks)]
     dist.all_to_all(output, [torch.full((r + 1,), 10 * rank + r) for r in range(ranks)])
-    assert [each.tolist() for each in output] == [[10 * r + rank] * (rank + 1) for r in range(ranks)]
+    assert [block.tolist() for block in output] == [[10 * r + rank] * (rank + 1) for r in range(ranks)]
 
     rows = torch.arange(sum(range(1, ranks + 1)) * 3).reshape(-1, 3) + 1000 * rank
     into = torch.empty(ranks * (rank + 1), 3, dtype=torch.int64)
@@ -117,7 +117,7 @@ def test_lists_that_are_parts_of_one_tensor_are_not_copied(rank, ranks, monkeypa
     copies = []
     monkeypatch.setattr("mpicoll.torch.tensors.copy_back", lambda pairs: copies.append(pairs))
     dist.all_gather(list(whole), torch.full((7,), float(rank)))
-    assert [each.tolist() for each in whole] == [[float(r)] * 7 for r in range(ranks)] and not copies
+    assert [block.tolist() for block in whole] == [[float(r)] * 7 for r in range(ranks)] and not copies
     dist.all_gather([whole[(r + 1) % ranks] for r in range(ranks)], torch.full((7,), float(rank)))
     assert bool(copies) is (ranks > 1)
 
@@ -132,7 +132,7 @@ def combined(op, values, dtype):
         stacked = torch.stack(values)
         fold = {OP.SUM: stacked.any, OP.MAX: stacked.any, OP.PRODUCT: stacked.all, OP.MIN: stacked.all}
         return fold[op](dim=0)
-    stacked = torch.stack([each.to(wide) for each in values])
+    stacked = torch.stack([value.to(wide) for value in values])
     fold = {OP.SUM: lambda: stacked.sum(0), OP.PRODUCT: lambda: stacked.prod(0),
             OP.AVG: lambda: stacked.sum(0) / len(values), OP.MAX: lambda: stacked.amax(0),
             OP.MIN: lambda: stacked.amin(0)}
@@ -152,24 +152,24 @@ def test_reductions(served, rank, ranks, op, dtype, count):
         with pytest.raises(ValueError if dtype.is_complex else errors.OperatorError):  # torch's own, or ours
             dist.all_reduce(drawn(rank, max(1, count), dtype), op)
         return
-    one = {"rtol": 1e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-6, "atol": 0}
+    tolerances = {"rtol": 1e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-6, "atol": 0}
     expected = combined(op, everybodys(ranks, count, dtype), dtype)
     mine = drawn(rank, count, dtype)
     dist.all_reduce(mine, op)
-    torch.testing.assert_close(mine, expected, **one)
+    torch.testing.assert_close(mine, expected, **tolerances)
 
     mine = drawn(rank, count, dtype)
     dist.reduce(mine, 0, op)
-    torch.testing.assert_close(mine, expected if rank == 0 else drawn(rank, count, dtype), **one)
+    torch.testing.assert_close(mine, expected if rank == 0 else drawn(rank, count, dtype), **tolerances)
 
     blocks = [drawn(100 * rank + r, count, dtype) for r in range(ranks)]
     expected = combined(op, [drawn(100 * r + rank, count, dtype) for r in range(ranks)], dtype)
     block = torch.empty(count, dtype=dtype)
     dist.reduce_scatter(block, blocks, op)
-    torch.testing.assert_close(block, expected, **one)
+    torch.testing.assert_close(block, expected, **tolerances)
     block = torch.empty(count, dtype=dtype)
     dist.reduce_scatter_tensor(block, torch.cat(blocks), op)
-    torch.testing.assert_close(block, expected, **one)
+    torch.testing.assert_close(block, expected, **tolerances)
     assert served == {"allreduce": 1, "reduce": 1, "reduce_scatter": 2}
 
 
@@ -188,7 +188,7 @@ def test_operators_on_bits(rank, ranks, dtype):
 def test_sums_of_8_bits(rank, ranks, dtype):
     mine = drawn(rank, 100, dtype)
     dist.all_reduce(mine)
-    equal(mine, sum(each.float() for each in everybodys(ranks, 100, dtype)).to(dtype))
+    equal(mine, sum(value.float() for value in everybodys(ranks, 100, dtype)).to(dtype))
 
 
 def test_products_of_complex_numbers(world, rank, ranks):
@@ -218,9 +218,9 @@ def test_a_sum_with_a_factor(rank, ranks):
     mine = torch.full((6,), float(rank + 1))
     dist.all_reduce(mine, op)
     assert mine.tolist() == [sum(range(1, ranks + 1)) / 4] * 6
-    given, block = torch.full((ranks * 2,), float(rank + 1)), torch.empty(2)
-    dist.reduce_scatter_tensor(block, given, op)
-    assert block.tolist() == [sum(range(1, ranks + 1)) / 4] * 2 and given.tolist() == [rank + 1.0] * (2 * ranks)
+    source, block = torch.full((ranks * 2,), float(rank + 1)), torch.empty(2)
+    dist.reduce_scatter_tensor(block, source, op)
+    assert block.tolist() == [sum(range(1, ranks + 1)) / 4] * 2 and source.tolist() == [rank + 1.0] * (2 * ranks)
 
 
 def test_coalesced_operations(served, rank, ranks):
@@ -228,21 +228,21 @@ def test_coalesced_operations(served, rank, ranks):
     work = dist.group.WORLD.allreduce_coalesced(several)
     work.wait()
     total = {sum(range(ranks))}
-    assert [set(each.tolist()) for each in several] == [total, set(), total, total]
+    assert [set(tensor.tolist()) for tensor in several] == [total, set(), total, total]
 
     pairs = [(torch.empty(ranks * n), torch.full((n,), float(rank))) for n in (2, 5)]
     with dist._coalescing_manager(async_ops=True) as manager:
-        for output, given in pairs:
-            dist.all_gather_into_tensor(output, given)
+        for output, source in pairs:
+            dist.all_gather_into_tensor(output, source)
     manager.wait()
-    for output, given in pairs:
-        assert output.tolist() == [float(r) for r in range(ranks) for _ in given]
+    for output, source in pairs:
+        assert output.tolist() == [float(r) for r in range(ranks) for _ in source]
     assert served == {"allreduce": 2, "allgather": 2}
 
     lists = [[torch.empty(2), torch.empty(3)] for _ in range(ranks)]
     dist.all_gather_coalesced(lists, [torch.full((2,), float(rank)), torch.full((3,), rank + 0.5)])
     for r, row in enumerate(lists):
-        assert [each.tolist() for each in row] == [[float(r)] * 2, [r + 0.5] * 3]
+        assert [tensor.tolist() for tensor in row] == [[float(r)] * 2, [r + 0.5] * 3]
 
 
 # -- memory
@@ -265,10 +265,10 @@ def test_tensors_that_are_not_contiguous(rank, ranks):
     dist.group.WORLD.allreduce(conjugated).wait()
     assert conjugated.tolist() == [ranks * (1 - 2j)] * 3
     channels = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    given = channels.clone()
+    copy = channels.clone()
     dist.broadcast(channels, 0)
     assert channels.is_contiguous(memory_format=torch.channels_last)
-    assert rank or torch.equal(channels, given)
+    assert rank or torch.equal(channels, copy)
 
 
 def test_an_input_that_is_part_of_the_output(rank, ranks):
@@ -281,9 +281,9 @@ def test_an_input_that_is_part_of_the_output(rank, ranks):
     dist.all_gather_into_tensor(whole, whole[ranks - 1 - rank])
     assert whole.tolist() == [[float(r)] * 3 for r in range(ranks)]
 
-    given = torch.full((ranks, 3), float(rank + 1))
-    dist.reduce_scatter_tensor(given[rank], given)
-    assert given[rank].tolist() == [float(sum(range(1, ranks + 1)))] * 3
+    source = torch.full((ranks, 3), float(rank + 1))
+    dist.reduce_scatter_tensor(source[rank], source)
+    assert source[rank].tolist() == [float(sum(range(1, ranks + 1)))] * 3
 
 
 def test_a_parameter_that_wants_a_gradient(rank, ranks):
@@ -307,9 +307,9 @@ def test_a_list_of_tensors_with_gaps_between_them(served, rank, ranks):
 def test_messages(served, rank, ranks):
     to, by = (rank + 1) % ranks, (rank - 1) % ranks
     got = [torch.empty(3), torch.empty(0), torch.empty(2, 3, dtype=torch.bfloat16).t()]
-    given = [torch.full((3,), float(rank)), torch.empty(0), torch.full((3, 2), float(rank), dtype=torch.bfloat16)]
-    ops = [dist.P2POp(dist.isend, each, to, tag=i) for i, each in enumerate(given)]
-    ops += [dist.P2POp(dist.irecv, each, by, tag=i) for i, each in enumerate(got)]
+    sent = [torch.full((3,), float(rank)), torch.empty(0), torch.full((3, 2), float(rank), dtype=torch.bfloat16)]
+    ops = [dist.P2POp(dist.isend, tensor, to, tag=i) for i, tensor in enumerate(sent)]
+    ops += [dist.P2POp(dist.irecv, tensor, by, tag=i) for i, tensor in enumerate(got)]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     assert got[0].tolist() == [float(by)] * 3 and (got[2] == by).all()
@@ -339,7 +339,7 @@ def test_messages(served, rank, ranks):
 def test_objects(rank, ranks):
     gathered = [None] * ranks
     dist.all_gather_object(gathered, {"rank": rank, "much": "x" * 1000 * rank})
-    assert [each["rank"] for each in gathered] == list(range(ranks))
+    assert [value["rank"] for value in gathered] == list(range(ranks))
     several = [rank, "two", None] if rank == 0 else [None] * 3
     dist.broadcast_object_list(several)
     assert several == [0, "two", None]
@@ -373,10 +373,10 @@ def test_groups_of_some_ranks(rank, ranks):
 def test_operations_of_several_groups_under_way_at_once(served, ranks):
     groups = [dist.new_group() for _ in range(3)]
     values = [torch.full((50_000,), float(i)) for i in range(9)]
-    works = [dist.all_reduce(each, group=groups[i % 3], async_op=True) for i, each in enumerate(values)]
+    works = [dist.all_reduce(value, group=groups[i % 3], async_op=True) for i, value in enumerate(values)]
     for work in reversed(works):
         assert work.wait() and work.is_completed() and work.is_success() and work.exception() is None
-    assert [each[0].item() for each in values] == [float(ranks * i) for i in range(9)]
+    assert [value[0].item() for value in values] == [float(ranks * i) for i in range(9)]
     assert served["allreduce"] == 9
     for group in groups:
         dist.destroy_process_group(group)
@@ -410,7 +410,7 @@ def test_threads(ranks):
     import threading
 
     groups = [dist.new_group() for _ in range(4)]
-    found = [[] for _ in groups]
+    results = [[] for _ in groups]
 
     def several(i):
         for k in range(30):
@@ -418,14 +418,14 @@ def test_threads(ranks):
             if work := dist.all_reduce(value, group=groups[i], async_op=bool(k % 2)):
                 work.wait()
             dist.barrier(groups[i])
-            found[i].append(value[-1].item())
+            results[i].append(value[-1].item())
 
     threads = [threading.Thread(target=several, args=(i,)) for i in range(len(groups))]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert found == [[float(ranks * (i + k)) for k in range(30)] for i in range(len(groups))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [[float(ranks * (i + k)) for k in range(30)] for i in range(len(groups))]
     for group in groups:
         dist.destroy_process_group(group)
 
@@ -497,7 +497,7 @@ def test_calls_learn_where_the_environment_says_so(monkeypatch, world, ranks):
     assert records[-1].fast_path
     for end in (lambda: None, lambda: dist.destroy_process_group(group)):
         end()
-        (served,) = [one for one in mpicoll.torch.explain() if one.kind.group == name]
+        (served,) = [call for call in mpicoll.torch.explain() if call.kind.group == name]
         assert (served.calls, served.choice.algorithm) == (284, ran[-1]) and "learned" in served.choice.why
 
 
@@ -514,10 +514,10 @@ def test_many_sizes_and_groups_are_counted_in_bounded_memory(monkeypatch):
 def test_explain_names_what_was_served(world, ranks):
     for _ in range(3):
         dist.all_reduce(torch.ones(12_345))
-    found = [each for each in mpicoll.torch.explain() if each.kind.nbytes == 49_380]
-    assert [(each.calls, each.kind.operation, each.kind.dtype, each.kind.group) for each in found] == [
+    calls = [call for call in mpicoll.torch.explain() if call.kind.nbytes == 49_380]
+    assert [(call.calls, call.kind.operation, call.kind.dtype, call.kind.group) for call in calls] == [
         (3, "allreduce", "float32", world.group_name)]
-    assert found[0].choice.algorithm in str(found[0]) and "3 calls" in str(found[0])
+    assert calls[0].choice.algorithm in str(calls[0]) and "3 calls" in str(calls[0])
 
 
 def test_a_timeout_of_a_group(world):

@@ -47,8 +47,8 @@ dist.destroy_process_group()
 
 
 def test_one_line_is_enough(tmp_path):
-    said, status = ran(tmp_path, START + "value = torch.ones(3)\ndist.all_reduce(value)\nprint(value[0].item())")
-    assert status == 0 and said.count("2.0") == 2
+    output, status = ran(tmp_path, START + "value = torch.ones(3)\ndist.all_reduce(value)\nprint(value[0].item())")
+    assert status == 0 and output.count("2.0") == 2
 
 
 def test_slow_imports_are_left_to_programs_that_use_them():
@@ -60,16 +60,16 @@ def test_slow_imports_are_left_to_programs_that_use_them():
 
 def test_an_unmodified_program_of_gloo(tmp_path):
     run = ["-m", "mpicoll", "run", "--torch", "--summary", "--using", "allreduce=ring"]
-    said, status = ran(tmp_path, GLOO, 3, run, {"COLUMNS": "150"})
-    assert status == 0 and said.count("sum 6.0 gloo mpicoll.torch.start") == 3
-    assert "torch.distributed" in said and "broadcast" in said
-    row = next(line for line in said.splitlines() if line.split()[:1] == ["allreduce"])
+    output, status = ran(tmp_path, GLOO, 3, run, {"COLUMNS": "150"})
+    assert status == 0 and output.count("sum 6.0 gloo mpicoll.torch.start") == 3
+    assert "torch.distributed" in output and "broadcast" in output
+    row = next(line for line in output.splitlines() if line.split()[:1] == ["allreduce"])
     assert row.split()[2] == "ring"
 
 
 def test_an_unmodified_program_of_torchs_own_mpi_backend(tmp_path):
-    said, status = ran(tmp_path, GLOO.replace('"gloo"', '"mpi"'), 2, ["-m", "mpicoll", "run", "--torch"])
-    assert status == 0 and said.count("sum 3.0 mpi mpicoll.torch.group") == 2
+    output, status = ran(tmp_path, GLOO.replace('"gloo"', '"mpi"'), 2, ["-m", "mpicoll", "run", "--torch"])
+    assert status == 0 and output.count("sum 3.0 mpi mpicoll.torch.group") == 2
 
 
 def test_more_groups_of_torchs_own_mpi_backend(tmp_path):
@@ -83,15 +83,15 @@ for backend in (None, "gloo"):
     dist.all_reduce(value, group=dist.new_group(backend=backend))
     sys.stdout.write(f"sum {value.item()}" + chr(10))
 """
-    said, status = ran(tmp_path, text, 2, ["-m", "mpicoll", "run", "--torch"])
-    assert status == 0 and said.count("sum 2.0") == 4
+    output, status = ran(tmp_path, text, 2, ["-m", "mpicoll", "run", "--torch"])
+    assert status == 0 and output.count("sum 2.0") == 4
 
 
 def test_gloo_itself_meets_by_mpi_too(tmp_path):
     """Without DDP, after which torch 2.13 on Gloo aborts at its exit now and then, also without mpicoll."""
     plain = "".join(line for line in GLOO.splitlines(keepends=True) if "model" not in line)
-    said, status = ran(tmp_path, "import mpicoll.torch\n" + plain)
-    assert status == 0 and said.count("sum 3.0 gloo") == 2 and "mpicoll.torch" not in said
+    output, status = ran(tmp_path, "import mpicoll.torch\n" + plain)
+    assert status == 0 and output.count("sum 3.0 gloo") == 2 and "mpicoll.torch" not in output
 
 
 BIG = """
@@ -117,16 +117,16 @@ print("choices", one.choice.algorithm != "native", other.choice.algorithm != "na
 
 
 def test_more_than_two_gibibytes(tmp_path):
-    said, status = ran(tmp_path, START + BIG)
-    assert status == 0 and said.count("choices True True") == 2
+    output, status = ran(tmp_path, START + BIG)
+    assert status == 0 and output.count("choices True True") == 2
 
 
 def test_the_log_names_buckets_and_algorithms(tmp_path):
     text = START + "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40))\n" \
                    "model(torch.ones(2, 40)).sum().backward()\n"
-    said, status = ran(tmp_path, text, environment={"MPICOLL_LOG": "info"})
-    assert status == 0 and "torch's allreduce of DDP's bucket 0 in group 0: 6560 bytes of float32" in said
-    assert "allreduce of 6560 bytes on 2 ranks: " in said
+    output, status = ran(tmp_path, text, environment={"MPICOLL_LOG": "info"})
+    assert status == 0 and "torch's allreduce of DDP's bucket 0 in group 0: 6560 bytes of float32" in output
+    assert "allreduce of 6560 bytes on 2 ranks: " in output
 
 
 # -- what is no world
@@ -138,8 +138,8 @@ def test_torchrun_starts_processes_that_mpi_knows_nothing_of(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*command, "--log-dir", tmp_path, program], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode
-    told = [f"torch was told that this is rank {rank} of 2, and MPI says rank 0 of 1" for rank in range(2)]
-    assert any(each in done.stderr for each in told)  # torchrun ends the other when one ends
+    warnings = [f"torch was told that this is rank {rank} of 2, and MPI says rank 0 of 1" for rank in range(2)]
+    assert any(warning in done.stderr for warning in warnings)  # torchrun ends the other when one ends
     assert "mpiexec -n 4 python" in done.stderr
 
 
@@ -162,8 +162,8 @@ def test_a_process_alone(tmp_path):
 
 def test_other_ranks_than_mpis(tmp_path):
     text = START.replace('("mpicoll")', '("mpicoll", rank=0, world_size=1)')
-    said, status = ran(tmp_path, text)
-    assert status and "torch was told that this is rank 0 of 1, and MPI says rank" in said
+    output, status = ran(tmp_path, text)
+    assert status and "torch was told that this is rank 0 of 1, and MPI says rank" in output
 
 
 REFUSED = """
@@ -189,11 +189,11 @@ try:
 except Exception as error:  # one write, since tracebacks of several ranks mix
     sys.stdout.write(f"raised {{type(error).__name__}}: {{error}}" + chr(10))
 """
-    said, status = ran(tmp_path, REFUSED + text, 3)
+    output, status = ran(tmp_path, REFUSED + text, 3)
     own = "raised ValueError: init_process_group device_id"
-    assert status == 0 and said.count(own) == 3  # in the words of others too
+    assert status == 0 and output.count(own) == 3  # in the words of others too
     words = f"raised CommError: process group 0 was not made, since rank {refused[0]} raised ValueError: init_process"
-    assert said.count(words) == 3 - len(refused)
+    assert output.count(words) == 3 - len(refused)
 
 
 def test_a_second_group_that_torch_refuses_on_one_rank(tmp_path):
@@ -212,8 +212,8 @@ for group in (None, dist.new_group(), dist.new_group()):
     dist.all_reduce(value, group=group)
     sys.stdout.write(f"sum {value.item()}" + chr(10))
 """
-    said, status = ran(tmp_path, text, 3)
-    assert status == 0 and said.count("sum 3.0") == 9
+    output, status = ran(tmp_path, text, 3)
+    assert status == 0 and output.count("sum 3.0") == 9
 
 
 def test_a_rank_that_is_given_another_number(tmp_path):
@@ -223,10 +223,10 @@ try:
 except RuntimeError as error:
     sys.stdout.write(f"raised {error}" + chr(10))
 """
-    said, status = ran(tmp_path, REFUSED + text, 3)
+    output, status = ran(tmp_path, REFUSED + text, 3)
     words = "torch was told that this is rank 1 of 3, and MPI says rank 0 of 3"
-    assert status == 0 and said.count(f"raised {words}") == 1
-    assert said.count(f"raised the ranks did not meet, since rank 0 raised CommError: {words}") == 2
+    assert status == 0 and output.count(f"raised {words}") == 1
+    assert output.count(f"raised the ranks did not meet, since rank 0 raised CommError: {words}") == 2
 
 
 # -- how they end
@@ -235,8 +235,8 @@ except RuntimeError as error:
 @pytest.mark.parametrize("end", ["", "dist.destroy_process_group()", "del work"])
 def test_a_program_that_ends_with_work_under_way(tmp_path, end):
     text = f"work = dist.all_reduce(torch.ones(1 << 20), async_op=True)\ngroup = dist.new_group()\n{end}\nprint('over')"
-    said, status = ran(tmp_path, START + text)
-    assert status == 0 and said.count("over") == 2
+    output, status = ran(tmp_path, START + text)
+    assert status == 0 and output.count("over") == 2
 
 
 @pytest.mark.parametrize(
@@ -250,9 +250,9 @@ def test_a_program_that_ends_with_work_under_way(tmp_path, end):
 )
 def test_a_rank_that_has_ended_is_waited_for_by_nobody(tmp_path, call, first):
     begun = time.monotonic()
-    said, status = ran(tmp_path, START + f"if rank == 1: raise RuntimeError('the loader broke')\n{call}")
-    assert status and "StallError" in said and first in said and "was given up after" in said
-    assert "the loader broke" in said and time.monotonic() - begun < 30
+    output, status = ran(tmp_path, START + f"if rank == 1: raise RuntimeError('the loader broke')\n{call}")
+    assert status and "StallError" in output and first in output and "was given up after" in output
+    assert "the loader broke" in output and time.monotonic() - begun < 30
 
 
 def test_a_bucket_that_another_rank_never_reduces(tmp_path):
@@ -266,9 +266,9 @@ try:
 except RuntimeError as error:
     print("told:", error)
 """
-    said, status = ran(tmp_path, text)
-    assert "StallError" in said and "rank 1 has not made this call: reached the end of the program" in said
-    assert "told:" in said and status == 0
+    output, status = ran(tmp_path, text)
+    assert "StallError" in output and "rank 1 has not made this call: reached the end of the program" in output
+    assert "told:" in output and status == 0
 
 
 def test_versions_are_said_where_torch_is_missing():

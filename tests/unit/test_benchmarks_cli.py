@@ -56,14 +56,14 @@ def test_sizes(text, bytes_):
     ("weak", {"bcast": 16384, "allgather": 4096, "alltoall": 1024, "barrier": 4096}),
 ])
 def test_sizes_that_scale_with_the_ranks(scaling, of_each):
-    made = options.settings(4, ",".join(of_each), **GIVEN | {"sizes": "4K", "scaling": scaling})
-    assert {each.shape.collective: each.sizes[0] for each in made.series} == of_each
-    assert made.line()["scaling"] == scaling and made.line()["sizes"] == (4096,)
+    asked = options.settings(4, ",".join(of_each), **GIVEN | {"sizes": "4K", "scaling": scaling})
+    assert {series.shape.collective: series.sizes[0] for series in asked.series} == of_each
+    assert asked.line()["scaling"] == scaling and asked.line()["sizes"] == (4096,)
 
 
 def test_sizes_that_shrink_stay_whole_elements_and_each_is_once():
-    (found,) = options.settings(3, "allgather", **GIVEN | {"sizes": "0,8,24,30,100", "scaling": "strong"}).series
-    assert found.sizes == (0, 8, 32) and found.left_out["8 B"] == "less than an element of each block"
+    (series,) = options.settings(3, "allgather", **GIVEN | {"sizes": "0,8,24,30,100", "scaling": "strong"}).series
+    assert series.sizes == (0, 8, 32) and series.left_out["8 B"] == "less than an element of each block"
     with pytest.raises(ValueError, match="--sizes has none that 3 ranks can share in alltoall"):
         options.settings(3, "alltoall", **GIVEN | {"sizes": "8,64", "scaling": "strong"})
 
@@ -86,64 +86,64 @@ def test_sizes_that_are_none(text):
         sizes.parse_sizes(text)
 
 
-def one(p: int, collective: str, **given) -> options.Asked:
+def ask(p: int, collective: str, **settings) -> options.Asked:
     """Return the request for one collective."""
-    (found,) = options.settings(p, collective, **GIVEN | given).series
-    return found
+    (asked,) = options.settings(p, collective, **GIVEN | settings).series
+    return asked
 
 
 def test_settings():
-    made = one(4, "allreduce")
-    assert made.algorithms[:2] == ("native", "auto")
-    assert set(made.algorithms) > {"ring", "native"}
+    asked = ask(4, "allreduce")
+    assert asked.algorithms[:2] == ("native", "auto")
+    assert set(asked.algorithms) > {"ring", "native"}
     assert options.settings(4, "allreduce", **GIVEN).sizes == (8, 32, 128, 512, 1024)
-    ours = one(4, "allreduce", algorithms="ring,native,reduce_bcast(reduce=chain,bcast=chain)")
+    ours = ask(4, "allreduce", algorithms="ring,native,reduce_bcast(reduce=chain,bcast=chain)")
     assert ours.algorithms == ("native", "ring", "reduce_bcast(reduce=chain,bcast=chain)")
 
 
 def test_all_are_those_that_suit_the_ranks():
-    on_four, on_three = (one(p, "allgatherv") for p in (4, 3))
+    on_four, on_three = (ask(p, "allgatherv") for p in (4, 3))
     assert set(on_four.algorithms) - set(on_three.algorithms) == {"neighbor_exchange"}
     assert on_four.left_out == {} and options.settings(4, "allgatherv", **GIVEN).notes == []
     why = "neighbor_exchange left out: needs an even number of ranks"
     assert options.settings(3, "allgatherv", **GIVEN).notes == [why]
     both = options.settings(3, "allgather,scan,allgatherv", **GIVEN).notes
     assert both == [f"allgather float64: {why}", f"allgatherv float64 even counts: {why}"]
-    named = one(3, "allgatherv", algorithms="native,ring")
+    named = ask(3, "allgatherv", algorithms="native,ring")
     assert (named.algorithms, named.left_out) == (("native", "ring"), {})
 
 
 def test_lists_give_all_combinations():
-    made = options.settings(4, "bcast,allreduce", **GIVEN | {"dtype": "float32,int64", "op": "sum,max"})
-    titles = [each.shape.title for each in made.series]
+    asked = options.settings(4, "bcast,allreduce", **GIVEN | {"dtype": "float32,int64", "op": "sum,max"})
+    titles = [series.shape.title for series in asked.series]
     assert titles == ["bcast float32 root 0", "bcast int64 root 0", "allreduce float32 sum", "allreduce float32 max",
                       "allreduce int64 sum", "allreduce int64 max"]
     everything = options.settings(4, "all", **GIVEN)
-    assert [each.shape.collective for each in everything.series] == [
+    assert [series.shape.collective for series in everything.series] == [
         name for name in mpicoll.list_algorithms() if not is_of_neighbours(name)
     ]
-    shares = [everything.budget(each).seconds for each in everything.series]
+    shares = [everything.budget(series).seconds for series in everything.series]
     assert sum(shares) == pytest.approx(GIVEN["seconds"]) and min(shares) > 0
 
 
 def test_each_collective_takes_the_algorithms_that_it_has():
-    made = options.settings(4, "bcast,allreduce,scan", **GIVEN | {"algorithms": "native,ring,chain,linear"})
-    assert [each.algorithms for each in made.series] == [
+    asked = options.settings(4, "bcast,allreduce,scan", **GIVEN | {"algorithms": "native,ring,chain,linear"})
+    assert [series.algorithms for series in asked.series] == [
         ("native", "chain", "linear"), ("native", "ring"), ("native", "linear")]
 
 
 def test_chunks_are_noted_and_rates_and_precision_are_numbers():
-    given = {"chunk_bytes": "256K", "window": 8, "rate": "50Mbit", "precision": 2.5}
-    made = options.settings(4, "scan", **GIVEN | given)
-    assert (made.chunk_bytes, made.window, made.rate, made.precision) == (256 << 10, 8, 50e6, 0.025)
-    assert made.notes == ["chunks of 256 KiB, 8 chunks in flight, wherever mpicoll runs"]
+    rates = {"chunk_bytes": "256K", "window": 8, "rate": "50Mbit", "precision": 2.5}
+    asked = options.settings(4, "scan", **GIVEN | rates)
+    assert (asked.chunk_bytes, asked.window, asked.rate, asked.precision) == (256 << 10, 8, 50e6, 0.025)
+    assert asked.notes == ["chunks of 256 KiB, 8 chunks in flight, wherever mpicoll runs"]
 
 
 def test_forms_and_roots():
-    shape = one(4, "bcast", root="rotating").shape
+    shape = ask(4, "bcast", root="rotating").shape
     assert (shape.root, shape.roots(4), shape.turn(5, 4).root) == ("rotating", [0, 1, 2, 3], 1)
     for form in ("nonblocking", "persistent"):
-        assert "chain" in one(4, "bcast", form=form).algorithms
+        assert "chain" in ask(4, "bcast", form=form).algorithms
 
 
 WRONG_WORDS = [
@@ -192,16 +192,16 @@ WRONG_WORDS = [
     ("native,auto,ring", "float64"), ("auto,quantized(codec=int4)", "float32"), ("all", "float64"),
 ])
 def test_codes_are_made_of_float32_where_no_dtype_is_named(algorithms, dtype):
-    made = options.settings(4, "allreduce", **{**GIVEN, "algorithms": algorithms, "dtype": None})
-    assert [series.shape.dtype for series in made.series] == [dtype]
+    asked = options.settings(4, "allreduce", **{**GIVEN, "algorithms": algorithms, "dtype": None})
+    assert [series.shape.dtype for series in asked.series] == [dtype]
 
 
-@pytest.mark.parametrize(("change", "said"), WRONG_WORDS, ids=[str(change) for change, _ in WRONG_WORDS])
-def test_settings_that_are_wrong(change, said):
+@pytest.mark.parametrize(("change", "message"), WRONG_WORDS, ids=[str(change) for change, _ in WRONG_WORDS])
+def test_settings_that_are_wrong(change, message):
     words = {"collective": "allreduce", **GIVEN, **change}
     with pytest.raises((ValueError, MpicollError)) as caught:
         options.settings(4, words.pop("collective"), **words)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -247,13 +247,13 @@ def some_results(valid: bool = True, note: str = "", rate: float | None = None):
 
 def test_tables():
     """Of what is right, how near the limit (64 KiB must cross a link: 1 µs), what is wrong, and what did not run."""
-    said = io.StringIO()
-    console = Console(width=120, file=said, markup=False)
+    output = io.StringIO()
+    console = Console(width=120, file=output, markup=False)
     cases = {}, {"rate": 8 * 65.536e9}, {"valid": False}, {"note": "only p = 2"}
-    for found in (some_results(**case) for case in cases):
-        for part in (table(found, "allreduce"), summary(found), legend(found)):
+    for table_results in (some_results(**case) for case in cases):
+        for part in (table(table_results, "allreduce"), summary(table_results), legend(table_results)):
             console.print(part)
-    golden.compare(said.getvalue(), "bench-tables.txt")
+    golden.compare(output.getvalue(), "bench-tables.txt")
 
 
 @pytest.mark.parametrize(("valid", "right"), [(True, 3), (False, 2)])
@@ -273,12 +273,13 @@ def test_environment_names_no_host_and_no_path(monkeypatch):
         "PRTE_MCA_prte_default_host": "secret:4", "MPICOLL_LAUNCH": "8f3a", "MPICOLL_CHECK": "1",
         "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/16"}
     monkeypatch.setattr(os, "environ", variables)
-    made = environment.describe(comm, mpi, environment.hosts_of(comm, mpi), 50e6)
-    assert (made["hosts"], made["ranks"], made["ranks_per_host"], made["mpi"]) == (2, 3, [2, 1], "MPICH 5.0")
-    assert made["mpi_settings"] == {"I_MPI_PMI_LIBRARY": "(a path)", "UCX_TLS": "tcp,self", "MPICOLL_CHECK": "1",
+    described = environment.describe(comm, mpi, environment.hosts_of(comm, mpi), 50e6)
+    counts = described["hosts"], described["ranks"], described["ranks_per_host"]
+    assert counts == (2, 3, [2, 1]) and described["mpi"] == "MPICH 5.0"
+    assert described["mpi_settings"] == {"I_MPI_PMI_LIBRARY": "(a path)", "UCX_TLS": "tcp,self", "MPICOLL_CHECK": "1",
                                     "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/16"}
-    assert "secret" not in str(made) and sys.prefix not in str(made)
-    assert environment.headline(made).startswith(
+    assert "secret" not in str(described) and sys.prefix not in str(described)
+    assert environment.headline(described).startswith(
         "MPICH 5.0; 3 ranks on 2 hosts, block placement, 50 Mbit/s a host; Python 3.")
 
 

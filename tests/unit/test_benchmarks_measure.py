@@ -42,9 +42,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(loops, "time", made)
-    return made
+    fake = Clock()
+    monkeypatch.setattr(loops, "time", fake)
+    return fake
 
 
 class Control:
@@ -182,13 +182,13 @@ def test_unsuitable_contenders_are_left_out(clock):
 
 
 def test_lines_of_json(clock):
-    file, said = io.StringIO(), []
+    file, lines = io.StringIO(), []
     contenders = [contender("native", clock, 0.2), contender("ring", clock, 0.1), contender("bad", clock, 0.1, 1.0)]
-    driver = Driver(Bench(Control(), MPI), Place([0]), Writer(file), said.append, memory=1 << 20)
+    driver = Driver(Bench(Control(), MPI), Place([0]), Writer(file), lines.append, memory=1 << 20)
     driver.writer.run({"ranks": 1}, {"seconds": 1})
     results = driver.run(Job(SHAPE, (8, 64, 1 << 20), contenders), EIGHT_ROUNDS, Bar(None, 2))
     golden.compare(file.getvalue(), "bench-lines.jsonl")
-    assert "1 MiB" in said[0]
+    assert "1 MiB" in lines[0]
     assert not all_valid(results) and all_valid(results[:2])
 
 
@@ -209,18 +209,18 @@ def test_line_up():
         yield
 
     ours = SimpleNamespace(using=using)
-    made = line_up("reduce_scatter", ["native", "auto", "ring"], ["auto", "compiled"], "plain", ours)
-    assert [c.label for c in made] == ["native", "auto", "auto @compiled", "ring", "ring @compiled"]
-    for each in made:
-        with each.context():
+    contenders = line_up("reduce_scatter", ["native", "auto", "ring"], ["auto", "compiled"], "plain", ours)
+    assert [c.label for c in contenders] == ["native", "auto", "auto @compiled", "ring", "ring @compiled"]
+    for contender in contenders:
+        with contender.context():
             pass
     assert used == [{"engine": "compiled"}, {"reduce_scatter": "ring"},
                     {"reduce_scatter": "ring", "engine": "compiled"}]
-    assert [c.comm for c in made] == ["plain", ours, ours, ours, ours]
+    assert [c.comm for c in contenders] == ["plain", ours, ours, ours, ours]
 
     used.clear()
-    for each in line_up("scan", ["native", "auto", "linear"], ["auto"], "plain", ours, chunk_bytes=9, window=None):
-        with each.context():
+    for contender in line_up("scan", ["native", "auto", "linear"], ["auto"], "plain", ours, chunk_bytes=9, window=None):
+        with contender.context():
             pass
     assert used == [{"chunk_bytes": 9}, {"scan": "linear", "chunk_bytes": 9}]
 
@@ -288,9 +288,9 @@ def test_a_round_without_a_call_in_time_pairs_with_nothing(clock):
 
 def test_nothing_in_time_is_nothing_timed(clock):
     timing = Timing(contender("a", clock, 1.0), rounds=[[LATE]] * 8)
-    (found,) = results(Cases(SHAPE, 64, 0, 1), [timing], Place([0]))
-    assert found.time is None and found.line()["median_us"] is None
-    assert found.timing.note == "a rank was late for every call"
+    (result,) = results(Cases(SHAPE, 64, 0, 1), [timing], Place([0]))
+    assert result.time is None and result.line()["median_us"] is None
+    assert result.timing.note == "a rank was late for every call"
 
 
 # -- when it is enough
@@ -332,14 +332,14 @@ def test_the_ratio_to_native_decides_where_there_is_a_native(clock):
     def wobble(self, calls, seconds=None):
         factor[0] = 3.0 if factor[0] == 1.0 else 1.0
 
-    for each in drifting:
-        plain, seconds = each.comm.Allreduce, each.comm.seconds
+    for timed in drifting:
+        plain, seconds = timed.comm.Allreduce, timed.comm.seconds
 
-        def Allreduce(*args, comm=each.comm, plain=plain, seconds=seconds):
+        def Allreduce(*args, comm=timed.comm, plain=plain, seconds=seconds):
             comm.seconds = seconds * factor[0]
             plain(*args)
 
-        each.comm.Allreduce = Allreduce
+        timed.comm.Allreduce = Allreduce
     bench = Bench(Control(), MPI, 0)
     bench.sync.learn = wobble                   # once a round
     timings = bench.measure(Cases(SHAPE, 64, 0, 1), drifting, Budget(1e3, precision=0.01))
@@ -372,8 +372,8 @@ def test_overlap_is_the_share_of_the_call_that_work_hides(monkeypatch, clock, hi
     monkeypatch.setattr(
         loops, "compute", lambda seconds: asked.append(seconds) or setattr(clock, "now", clock.now + seconds))
     cases = Cases(Shape("allreduce", form="nonblocking"), 64, 0, 1)
-    made = Contender("auto", None, Hidden(clock, 0.2, 0.2 * hidden))
-    (timing,) = Bench(Control(), MPI).measure(cases, [made], EIGHT_ROUNDS)
+    contender = Contender("auto", None, Hidden(clock, 0.2, 0.2 * hidden))
+    (timing,) = Bench(Control(), MPI).measure(cases, [contender], EIGHT_ROUNDS)
     assert asked[0] == 0.0 and 0.0 not in asked[1:]         # what compiles comes before what is timed
     assert timing.valid and timing.values == pytest.approx([0.2] * 8)
     (result,) = results(cases, [timing], Place([0]))
@@ -443,28 +443,28 @@ def test_a_case_of_another_root_finds_its_own_numbers():
 
 
 def test_input_of_a_call_in_place_is_restored_before_the_next(clock):
-    found = []
+    received = []
 
     class InPlace:
         def Allreduce(self, send, recv, op):
-            found.append(recv.copy())
+            received.append(recv.copy())
             clock.now += 0.1
             recv += 1
 
     cases = Cases(Shape("allreduce", in_place=True), 64, 0, 1)
     Bench(Control(), MPI).measure(cases, [Contender("native", None, InPlace())], EIGHT_ROUNDS)
-    assert len(found) > 8 and all(np.array_equal(each, found[0]) for each in found)
+    assert len(received) > 8 and all(np.array_equal(values, received[0]) for values in received)
 
 
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
 @pytest.mark.parametrize("collective", ["allreduce", "bcast"])
 def test_fresh_arrays_are_of_one_call(clock, collective, form):
-    found, held = [], []
+    calls, held = [], []
 
     class Fresh:
         def call(self, *arrays):
-            arrays = [each for each in arrays if isinstance(each, np.ndarray)]
-            found.append(([id(each) for each in arrays], [each.tolist() for each in arrays]))
+            arrays = [array for array in arrays if isinstance(array, np.ndarray)]
+            calls.append(([id(array) for array in arrays], [array.tolist() for array in arrays]))
             held.append(arrays)                    # so that no other takes its address
             clock.now += 0.1
             return SimpleNamespace(Wait=lambda: None)
@@ -473,7 +473,7 @@ def test_fresh_arrays_are_of_one_call(clock, collective, form):
 
     cases = Cases(Shape(collective, fresh=True, form=form), 64, 0, 1)
     Bench(Control(), MPI).measure(cases, [Contender("native", None, Fresh())], EIGHT_ROUNDS)
-    first, *others = found[1:-1]                   # the others are not timed
+    first, *others = calls[1:-1]                   # the others are not timed
     assert len(others) >= 8
     seen = [address for addresses, _ in (first, *others) for address in addresses]
     assert len(seen) == len(set(seen)) and all(contents[0] == first[1][0] for _, contents in others)

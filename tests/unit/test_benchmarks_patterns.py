@@ -32,10 +32,10 @@ class MPI:
 
 
 def cases(p: int, nbytes: int = 800, **shape) -> list[Case]:
-    made = [Case(Shape(**shape), nbytes, rank, p) for rank in range(p)]
-    for case in made:
+    of_ranks = [Case(Shape(**shape), nbytes, rank, p) for rank in range(p)]
+    for case in of_ranks:
         case.poison()
-    return made
+    return of_ranks
 
 
 # -- the collectives, by their definitions, on what each rank would pass
@@ -62,58 +62,58 @@ def fold(arrays: list[np.ndarray], op: str) -> np.ndarray:
     return total
 
 
-def inputs(made: list[Case]) -> list:
+def inputs(of_ranks: list[Case]) -> list:
     """Each rank's contribution, taken from where the method would: a list of blocks where it has one for each rank."""
-    collective, p, root, found = made[0].shape.collective, made[0].p, made[0].shape.root, []
-    for case in made:
+    collective, p, root, contributions = of_ranks[0].shape.collective, of_ranks[0].p, of_ranks[0].shape.root, []
+    for case in of_ranks:
         send, recv = case.arguments(MPI)[:2]
         if collective == "bcast":
-            found.append(send.copy())
+            contributions.append(send.copy())
         elif collective in ("scatter", "scatterv"):
-            found.append([b.copy() for b in blocks(send, p, collective)] if case.rank == root else None)
+            contributions.append([b.copy() for b in blocks(send, p, collective)] if case.rank == root else None)
         elif collective in EXCHANGES:
-            given = recv if send is MPI.IN_PLACE else send
-            found.append([b.copy() for b in blocks(given, p, collective)])
+            source = recv if send is MPI.IN_PLACE else send
+            contributions.append([b.copy() for b in blocks(source, p, collective)])
         elif send is not MPI.IN_PLACE:
-            found.append(send.copy())
+            contributions.append(send.copy())
         elif collective in GATHERS:
-            found.append(blocks(recv, p, collective)[case.rank].copy())
+            contributions.append(blocks(recv, p, collective)[case.rank].copy())
         else:
-            found.append(recv.copy())
-    return found
+            contributions.append(recv.copy())
+    return contributions
 
 
-def outputs(made: list[Case], given: list) -> list:
+def outputs(of_ranks: list[Case], contributions: list) -> list:
     """Return each rank's expected blocks by source, None where nothing is expected."""
-    shape, p = made[0].shape, made[0].p
+    shape, p = of_ranks[0].shape, of_ranks[0].p
     name, op, root, ranks = shape.collective, shape.op, shape.root, range(p)
     if name == "reduce_scatter":
-        ends = list(accumulate(made[0].arguments(MPI)[2]))
-        return np.split(fold(given, op), ends[:-1])
+        ends = list(accumulate(of_ranks[0].arguments(MPI)[2]))
+        return np.split(fold(contributions, op), ends[:-1])
     if name == "reduce_scatter_block":
-        return np.split(fold(given, op), p)
-    found = {
-        "bcast": lambda d: given[root],
-        "scatter": lambda d: given[root][d],
-        "gather": lambda d: given if d == root else None,
-        "allgather": lambda d: given,
-        "reduce": lambda d: fold(given, op) if d == root else None,
-        "allreduce": lambda d: fold(given, op),
-        "scan": lambda d: fold(given[: d + 1], op),
-        "exscan": lambda d: fold(given[:d], op) if d else None,
-        "alltoall": lambda d: [given[s][d] for s in ranks],
+        return np.split(fold(contributions, op), p)
+    answers = {
+        "bcast": lambda d: contributions[root],
+        "scatter": lambda d: contributions[root][d],
+        "gather": lambda d: contributions if d == root else None,
+        "allgather": lambda d: contributions,
+        "reduce": lambda d: fold(contributions, op) if d == root else None,
+        "allreduce": lambda d: fold(contributions, op),
+        "scan": lambda d: fold(contributions[: d + 1], op),
+        "exscan": lambda d: fold(contributions[:d], op) if d else None,
+        "alltoall": lambda d: [contributions[s][d] for s in ranks],
     }[name.rstrip("vw")]
-    return [found(d) for d in ranks]
+    return [answers(d) for d in ranks]
 
 
 def flat(answer) -> np.ndarray:
     return np.concatenate(answer) if isinstance(answer, list) else answer
 
 
-def perform(made: list[Case]) -> None:
+def perform(of_ranks: list[Case]) -> None:
     """The collective: into the receive buffer of every rank goes what it must get."""
-    name, p = made[0].shape.collective, made[0].p
-    for case, answer in zip(made, outputs(made, inputs(made))):
+    name, p = of_ranks[0].shape.collective, of_ranks[0].p
+    for case, answer in zip(of_ranks, outputs(of_ranks, inputs(of_ranks))):
         recv = case.arguments(MPI)[0 if name == "bcast" else 1]
         if answer is None or recv is MPI.IN_PLACE:
             continue
@@ -149,17 +149,17 @@ def test_every_collective_has_a_pattern():
 def test_equal_blocks_are_rounded_up():
     """The second name of reduce_scatter takes no counts."""
     shape = Shape("reduce_scatter_block")
-    made = [Case(shape, 8 * n, 0, 3) for n in (0, 1, 3, 4)]
-    assert [(case.lengths, case.nbytes, case.recv.size) for case in made] == [
+    of_ranks = [Case(shape, 8 * n, 0, 3) for n in (0, 1, 3, 4)]
+    assert [(case.lengths, case.nbytes, case.recv.size) for case in of_ranks] == [
         ([n] * 3, 24 * n, n) for n in (0, 1, 1, 2)]
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_right_answer_is_accepted_and_poison_is_not(collective):
     for p, shape in variants(collective):
-        made = cases(p, **shape)
-        answers = outputs(made, inputs(made))
-        for case, answer in zip(made, answers):
+        of_ranks = cases(p, **shape)
+        answers = outputs(of_ranks, inputs(of_ranks))
+        for case, answer in zip(of_ranks, answers):
             if (collective in ("scatter", "scatterv") and case.in_place) or answer is None:
                 assert case.expected() is None, (p, shape, case.rank)
                 continue
@@ -167,8 +167,8 @@ def test_right_answer_is_accepted_and_poison_is_not(collective):
             is_source = collective == "bcast" and case.rank == shape["root"]
             there = is_source or flat(answer).size == 0 or needs_no_call(case)
             assert case.is_right() == there, (p, shape, case.rank)
-        perform(made)
-        assert all(case.is_right() for case in made), (p, shape)
+        perform(of_ranks)
+        assert all(case.is_right() for case in of_ranks), (p, shape)
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -177,18 +177,18 @@ def test_operators_reduce_exactly(op):
         if kind in OPERATORS[op][1]:
             for p in (1, 3, 8):
                 for collective in ("allreduce", "scan"):
-                    made = cases(p, collective=collective, dtype=dtype, op=op)
-                    perform(made)
-                    assert all(case.is_right() for case in made), (dtype, p)
+                    of_ranks = cases(p, collective=collective, dtype=dtype, op=op)
+                    perform(of_ranks)
+                    assert all(case.is_right() for case in of_ranks), (dtype, p)
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "band", "lor", "land", "bxor", "lxor"])
 @pytest.mark.parametrize("collective", ["allreduce", "scan", "exscan"])
 def test_a_contribution_left_out_or_counted_twice_shows(op, collective):
     """Operators for which twice is once need not show the latter."""
-    made = cases(5, 16000, collective=collective, op=op, dtype="int64")
-    given, last = inputs(made), made[-1]
-    counted = given if collective != "exscan" else given[:-1]
+    of_ranks = cases(5, 16000, collective=collective, op=op, dtype="int64")
+    contributions, last = inputs(of_ranks), of_ranks[-1]
+    counted = contributions if collective != "exscan" else contributions[:-1]
     for rank in range(len(counted)):
         last.recv[:] = fold(counted[:rank] + counted[rank + 1 :], op)
         assert not last.is_right(), rank
@@ -197,17 +197,17 @@ def test_a_contribution_left_out_or_counted_twice_shows(op, collective):
     last.recv[:] = fold(counted, op)
     assert last.is_right()
     if collective != "allreduce":                   # one rank too many or too few
-        made[2].recv[:] = outputs(made, given)[1]
-        assert not made[2].is_right()
-        made[2].recv[:] = outputs(made, given)[3]
-        assert not made[2].is_right()
+        of_ranks[2].recv[:] = outputs(of_ranks, contributions)[1]
+        assert not of_ranks[2].is_right()
+        of_ranks[2].recv[:] = outputs(of_ranks, contributions)[3]
+        assert not of_ranks[2].is_right()
 
 
 @pytest.mark.parametrize("collective", [*GATHERS, *EXCHANGES])
 def test_blocks_swapped_or_shifted_show(collective):
-    made = cases(4, 1024, collective=collective)
-    perform(made)
-    case = made[0]
+    of_ranks = cases(4, 1024, collective=collective)
+    perform(of_ranks)
+    case = of_ranks[0]
     right = case.recv.copy()
     case.recv[: case.count], case.recv[case.count : 2 * case.count] = (
         right[case.count : 2 * case.count], right[: case.count])
@@ -219,46 +219,46 @@ def test_blocks_swapped_or_shifted_show(collective):
 @pytest.mark.parametrize("collective", EXCHANGES)
 def test_a_block_says_who_it_is_for(collective):
     """Between the wrong pairs, every rank giving everybody what is meant for rank 0."""
-    made = cases(4, 1024, collective=collective)
-    given = inputs(made)
-    for case in made[1:]:
-        case.recv[:] = np.concatenate([found[0] for found in given])
+    of_ranks = cases(4, 1024, collective=collective)
+    contributions = inputs(of_ranks)
+    for case in of_ranks[1:]:
+        case.recv[:] = np.concatenate([contribution[0] for contribution in contributions])
         assert not case.is_right()
 
 
 @pytest.mark.parametrize("collective", ["scatter", "scatterv"])
 def test_somebody_elses_share_shows(collective):
-    made = cases(4, 1024, collective=collective)
-    perform(made)
-    made[1].recv[:] = made[2].recv
-    assert not made[1].is_right()
+    of_ranks = cases(4, 1024, collective=collective)
+    perform(of_ranks)
+    of_ranks[1].recv[:] = of_ranks[2].recv
+    assert not of_ranks[1].is_right()
 
 
 def test_a_new_case_is_ready_to_be_called():
-    made = [Case(Shape("allreduce", in_place=True), 80, rank, 3) for rank in range(3)]
-    perform(made)
-    assert all(case.is_right() for case in made)
+    of_ranks = [Case(Shape("allreduce", in_place=True), 80, rank, 3) for rank in range(3)]
+    perform(of_ranks)
+    assert all(case.is_right() for case in of_ranks)
 
 
 @pytest.mark.parametrize("at", [0, 30, -1])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_one_wrong_element_shows(collective, at):
     for counts in ("even", "uneven") if collective in HAVE_COUNTS else ("even",):
-        made = cases(3, collective=collective, root=2 if collective in ROOTED else 0, counts=counts)
-        perform(made)
-        made[2].recv[at] += 1
-        assert not made[2].is_right(), counts
+        of_ranks = cases(3, collective=collective, root=2 if collective in ROOTED else 0, counts=counts)
+        perform(of_ranks)
+        of_ranks[2].recv[at] += 1
+        assert not of_ranks[2].is_right(), counts
 
 
 @pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "bcast"])
 def test_refill_restores_what_a_call_in_place_overwrote(collective):
     for counts in ("even", "uneven") if collective in HAVE_COUNTS else ("even",):
-        made = cases(3, collective=collective, in_place=True, counts=counts)
-        before = inputs(made)
-        perform(made)
-        for case in made:
+        of_ranks = cases(3, collective=collective, in_place=True, counts=counts)
+        before = inputs(of_ranks)
+        perform(of_ranks)
+        for case in of_ranks:
             case.refill()
-        for a, b in zip(before, inputs(made)):
+        for a, b in zip(before, inputs(of_ranks)):
             assert (a is b is None) or np.array_equal(flat(a), flat(b))
 
 
@@ -286,12 +286,12 @@ def test_size_is_the_vector_or_a_share():
 @pytest.mark.parametrize("n", [0, 1, 2, 10, 999])
 @pytest.mark.parametrize("p", range(1, 10))
 def test_uneven_shares(p, n):
-    made = shares.uneven(n, p)
-    assert len(made) == p and sum(made) == p * n
-    assert made == sorted(made)
-    assert (made[0], made[-1]) == ((0, 2 * n) if p > 1 else (n, n))
+    sizes = shares.uneven(n, p)
+    assert len(sizes) == p and sum(sizes) == p * n
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == ((0, 2 * n) if p > 1 else (n, n))
     if n == 999 and p > 2:
-        assert len(set(made)) == p
+        assert len(set(sizes)) == p
 
 
 @pytest.mark.parametrize("collective", HAVE_COUNTS)
@@ -299,8 +299,8 @@ def test_counts_are_those_of_the_shares(collective):
     """Match send and receive counts of ranks, and those of each pair, so that it works in place."""
     p, n = 4, 10
     for name, make in shares.SHARES.items():
-        made = [Case(Shape(collective, counts=name), 8 * n, rank, p) for rank in range(p)]
-        counts = [[case.sends.counts, case.receives.counts] for case in made]
+        built = [Case(Shape(collective, counts=name), 8 * n, rank, p) for rank in range(p)]
+        counts = [[case.sends.counts, case.receives.counts] for case in built]
         want = make(n, p)
         if collective in ("alltoallv", "alltoallw"):
             table = [[want[(s + d) % p] for d in range(p)] for s in range(p)]

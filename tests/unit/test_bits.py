@@ -43,8 +43,8 @@ def from_itself(p, rank):
         yield *(Send(peer, (0,)) for peer in others), *(RecvReduce(peer, (0,), "right") for peer in others)
 
 
-def tree(made, rank=0, block=0):
-    trees = ReductionTrees(made)
+def tree(schedule, rank=0, block=0):
+    trees = ReductionTrees(schedule)
     return trees.forest.text(trees.tree(rank, block))
 
 
@@ -76,8 +76,8 @@ def test_trees_of_algorithms_that_are_known(collective, spec, p, expected):
 
 
 def test_scan_has_a_tree_for_every_rank():
-    made = schedule("scan", "linear", 4)
-    assert [tree(made, rank) for rank in range(4)] == ["0", "0∘1", "(0∘1)∘2", "((0∘1)∘2)∘3"]
+    linear = schedule("scan", "linear", 4)
+    assert [tree(linear, rank) for rank in range(4)] == ["0", "0∘1", "(0∘1)∘2", "((0∘1)∘2)∘3"]
 
 
 def test_reductions_of_a_step_go_from_left_to_right():
@@ -85,12 +85,12 @@ def test_reductions_of_a_step_go_from_left_to_right():
 
     other = [Send(2, (0,)), Recv(2, (0,))]
     receives = RecvReduce(1, (0,), "left"), RecvReduce(3, (0,), "right"), RecvReduce(0, (0,), "left")
-    one = [receives, tuple(Send(peer, (0,)) for peer in (0, 1, 3))]
+    own_step = [receives, tuple(Send(peer, (0,)) for peer in (0, 1, 3))]
     for in_order in (False, True):
-        made = of_ranks("allreduce", other, other, one, other, ordered=True, in_order=in_order)
-        verify(made)
-        assert tree(made) == "((0∘1)∘2)∘3"
-        check_reduction_order(made)
+        naive = of_ranks("allreduce", other, other, own_step, other, ordered=True, in_order=in_order)
+        verify(naive)
+        assert tree(naive) == "((0∘1)∘2)∘3"
+        check_reduction_order(naive)
 
 
 # -- the same on all ranks
@@ -107,29 +107,29 @@ def test_every_allreduce_agrees(entry):
 def test_ranks_that_begin_with_their_own_do_not_agree():
     """Two do: what they do differs by a swap."""
     for p in range(1, 9):
-        made = adhoc("allreduce", from_itself, p)
-        verify(made)
-        check_reduction_order(made)
-        assert same_on_all_ranks(made) == (p < 3)
-    made = adhoc("allreduce", from_itself, 3)
-    assert [tree(made, rank) for rank in range(3)] == ["(0∘1)∘2", "(1∘2)∘0", "(2∘0)∘1"]
-    assert describe_reduction(made) == "Block 0 is (0∘1)∘2 on rank 0 but (1∘2)∘0 on rank 1: not the same bits on all."
+        chain = adhoc("allreduce", from_itself, p)
+        verify(chain)
+        check_reduction_order(chain)
+        assert same_on_all_ranks(chain) == (p < 3)
+    chain = adhoc("allreduce", from_itself, 3)
+    assert [tree(chain, rank) for rank in range(3)] == ["(0∘1)∘2", "(1∘2)∘0", "(2∘0)∘1"]
+    assert describe_reduction(chain) == "Block 0 is (0∘1)∘2 on rank 0 but (1∘2)∘0 on rank 1: not the same bits on all."
 
 
 def test_one_block_on_one_rank_is_enough_to_differ():
     """Rank 2 reduces block 1 itself, in an order of its own; all else comes from rank 0."""
-    made = of_ranks(
+    exchange = of_ranks(
         "allreduce",
         [(RecvReduce(1, (0, 1)), RecvReduce(2, (0, 1)), Send(2, (1,))), (Send(1, (0, 1)), Send(2, (0,)))],
         [(Send(0, (0, 1)), Send(2, (1,))), Recv(0, (0, 1))],
         [(Send(0, (0, 1)), RecvReduce(1, (1,), "left"), RecvReduce(0, (1,))), Recv(0, (0,))],
         blocks=2,
     )
-    verify(made)
-    trees = ReductionTrees(made)
+    verify(exchange)
+    trees = ReductionTrees(exchange)
     assert [list(trees.ranks_by_tree(block).values()) for block in (0, 1)] == [[[0, 1, 2]], [[0, 1], [2]]]
-    assert not same_on_all_ranks(made)
-    assert describe_reduction(made).startswith("Block 1 is (0∘1)∘2 on ranks 0-1 but (1∘2)∘0 on rank 2")
+    assert not same_on_all_ranks(exchange)
+    assert describe_reduction(exchange).startswith("Block 1 is (0∘1)∘2 on ranks 0-1 but (1∘2)∘0 on rank 2")
 
 
 def test_agreement_names_the_ranks_and_the_choices():
@@ -155,19 +155,19 @@ def test_a_schedule_that_does_not_run_has_no_bits():
             raise IndexError
         yield from from_itself(p, rank) if p == 2 else find("allreduce", "naive").body(p, rank)
 
-    said = same_bits(adhoc("allreduce", body, 2).algorithm)
-    assert said["on_all_ranks"] is None
-    assert said["unless"] == "not known, since it fails at p = 4; see mpicoll verify"
-    assert "on all ranks: not known" in same_bits_words({"same_bits": said})
+    result = same_bits(adhoc("allreduce", body, 2).algorithm)
+    assert result["on_all_ranks"] is None
+    assert result["unless"] == "not known, since it fails at p = 4; see mpicoll verify"
+    assert "on all ranks: not known" in same_bits_words({"same_bits": result})
 
 
 @pytest.mark.parametrize("entry", REDUCING)
 def test_facts(entry):
-    said = facts(entry)["same_bits"]
-    assert said["on_all_ranks"] is (None if "scan" in entry.collective.name else True)
-    assert all(said[words.replace(" ", "_")] is True for words in ALWAYS) and len(said) == 2 + len(ALWAYS)
-    words = same_bits_words({"same_bits": said})
-    assert ("on all ranks" in words) == bool(said["on_all_ranks"]) and all(x in words for x in ALWAYS)
+    result = facts(entry)["same_bits"]
+    assert result["on_all_ranks"] is (None if "scan" in entry.collective.name else True)
+    assert all(result[words.replace(" ", "_")] is True for words in ALWAYS) and len(result) == 2 + len(ALWAYS)
+    words = same_bits_words({"same_bits": result})
+    assert ("on all ranks" in words) == bool(result["on_all_ranks"]) and all(x in words for x in ALWAYS)
 
 
 def test_told():
@@ -186,26 +186,26 @@ def test_told():
 @pytest.mark.parametrize("p", [2, 3, 5, *(pytest.param(p, marks=pytest.mark.slow) for p in (ORDERED, 13))])
 def test_tables_reduce_as_schedules_do(entry, p):
     """Every root and form, chunked and not, in place and not, averaged and not."""
-    for made in schedules(entry, served(entry, p), {}):
-        if made.root in (0, 1, p - 1):
-            check_reduction_order(made)
+    for variant in schedules(entry, served(entry, p), {}):
+        if variant.root in (0, 1, p - 1):
+            check_reduction_order(variant)
 
 
 def test_tables_with_other_brackets_are_refused():
     """Operands of one row in another order, which the proof of contributions takes for as good."""
-    made = adhoc("allreduce", from_itself, 3)
-    for case, in_place in product(check_plan.cases(made), (False, True)):
-        plans = lower_all(made, case, in_place)
+    chain = adhoc("allreduce", from_itself, 3)
+    for case, in_place in product(check_plan.cases(chain), (False, True)):
+        plans = lower_all(chain, case, in_place)
         plan = plans[1]
         first = [a for _, _, a, b, _ in plan.rows.tolist() if b - a == 4]
         segments = plan.segments.copy()
         for a in first:
             segments[[a + 2, a + 3]] = segments[[a + 3, a + 2]]
         plans[1] = replace(plan, segments=segments)
-        check_plan.run(made, case, in_place, plans)
+        check_plan.run(chain, case, in_place, plans)
         if first and case.counts:
             with pytest.raises(VerifyError, match="block 0 whole"):
-                determinism.run_on_trees(ReductionTrees(made), case, in_place, plans)
+                determinism.run_on_trees(ReductionTrees(chain), case, in_place, plans)
 
 
 def test_prove_holds_tables_to_their_schedule(monkeypatch):

@@ -50,7 +50,7 @@ def test_mirror_reverses_time_and_turns_every_message_round():
 
 
 def test_mirror_refuses_a_local_reduction():
-    with pytest.raises(ValueError, match=r"Reduce\(.*cannot be mirrored: what is local has no reverse"):
+    with pytest.raises(ValueError, match=r"Reduce\(.*cannot be mirrored: a local operation has no reverse"):
         mirror([Reduce(Loc("a", 0), Loc(VALUE, 0))])
 
 

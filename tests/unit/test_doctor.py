@@ -51,7 +51,7 @@ def rank(number, cpus=None, host="a", **more):
 def world(*ranks, library="MPICH 5.0.2", **more):
     return {
         "ranks": list(ranks),
-        "hosts": len({each["node"] for each in ranks}),
+        "hosts": len({facts["node"] for facts in ranks}),
         "mpi": {"library": library, "library_version": VERSIONS[library], "path": "/opt/lib/libmpi.so.12"},
         "mpiexec": "/opt/bin/mpiexec",
         "settings": {"refused": None, "untuned": None},
@@ -124,7 +124,7 @@ FOUND = {
     "how to bind under srun": (placement.shared_cpus, on_cpu_0(STEP_OF_2)),
     "more ranks than CPUs": (placement.oversubscribed, world(*ON_2_CPUS)),
     "more ranks than CPUs under srun": (
-        placement.oversubscribed, world(*({**each, "environ": STEP_OF_3} for each in ON_2_CPUS))),
+        placement.oversubscribed, world(*({**facts, "environ": STEP_OF_3} for facts in ON_2_CPUS))),
     "hardware threads of one core": (placement.shared_cores, world(*HALVES)),
     "ranks that are not bound": (placement.bound, world(rank(0, ALL), rank(1, ALL))),
     "more threads than CPUs": (
@@ -143,13 +143,13 @@ FOUND = {
 
 @pytest.mark.parametrize(("check", "facts"), FOUND.values(), ids=FOUND)
 def test_findings(check, facts):
-    (found,) = check(facts)
-    assert report.findings(facts) == [found]
+    (finding,) = check(facts)
+    assert report.findings(facts) == [finding]
 
 
 def test_words():
-    said = (f"{name}: {doctor.lines(facts, [*check(facts)])}\n" for name, (check, facts) in FOUND.items())
-    golden.compare("\n".join(said), "doctor.txt")
+    texts = (f"{name}: {doctor.lines(facts, [*check(facts)])}\n" for name, (check, facts) in FOUND.items())
+    golden.compare("\n".join(texts), "doctor.txt")
 
 
 FINE = {
@@ -166,15 +166,15 @@ FINE = {
     "CPUs of two nodes": world(rank(0, [0]), rank(1, [0], "b")),
     "two nodes of one name": world(rank(0, [0]), {**rank(1, [0]), "node": "a another"}),
     "ranks that may give way": world(rank(0, [0, 1]), rank(1, [0, 1])),
-    "no more cores": world(*({**each, "available_cores": 1} for each in HALVES)),
-    "cores that nobody knows": world(*({**each, "cores": None, "available_cores": None} for each in HALVES)),
+    "no more cores": world(*({**facts, "available_cores": 1} for facts in HALVES)),
+    "cores that nobody knows": world(*({**facts, "cores": None, "available_cores": None} for facts in HALVES)),
     "one rank, not bound": world(rank(0, ALL)),
     "one on each node, not bound": world(rank(0, ALL), rank(1, ALL, "b")),
     "one of three is bound": world(rank(0, ALL), rank(1, ALL), rank(2, [2])),
     "bound to one socket": world(rank(0, [0, 1, 2, 3]), rank(1, [0, 1, 2, 3])),
     "as many threads as CPUs": world(
         rank(0, [0, 1], environ={"OMP_NUM_THREADS": "2"}), rank(1, [2, 3], environ={"OMP_NUM_THREADS": "x"})),
-    "as many threads together": world(*({**each, "environ": {"OMP_NUM_THREADS": "4"}} for each in GREEDY)),
+    "as many threads together": world(*({**facts, "environ": {"OMP_NUM_THREADS": "4"}} for facts in GREEDY)),
     "one that came late, as the other saw": world(rank(0, busy=3.0), rank(1, busy=0.2)),
     "busy or not, nobody knows": world(rank(0, busy=None)),
     "a whole node": world(rank(0, environ={"SLURM_JOB_CPUS_PER_NODE": "4,8"})),
@@ -198,7 +198,7 @@ PMI = {"PMI_RANK": "0", "PMI_SIZE": "2"}
 
 
 @pytest.mark.parametrize(
-    ("environ", "library", "said"),
+    ("environ", "library", "expected"),
     [
         (PMIX, "MPICH 5.0.2", "Open MPI's launcher started 2 processes, perhaps in a way that MPICH does not"),
         (PMI, "Open MPI 5.0.11", "type: the mpiexec of Open MPI, which stands beside its library: -n 2 PROGRAM"),
@@ -211,22 +211,22 @@ PMI = {"PMI_RANK": "0", "PMI_SIZE": "2"}
         ({}, "MPICH 5.0.2", ""),
     ],
 )
-def test_doubts_about_launcher_and_library(environ, library, said):
-    told = launchers.doubt(environ, VERSIONS[library])
-    assert said in told and bool(said) == bool(told)
+def test_doubts_about_launcher_and_library(environ, library, expected):
+    doubt = launchers.doubt(environ, VERSIONS[library])
+    assert expected in doubt and bool(expected) == bool(doubt)
     assert launchers.doubt(environ, "an MPI that nobody knows") == ""
 
 
 @pytest.mark.parametrize(("key", "severity"), [(key, severity) for key, _, severity, _ in sameness.SAME])
 def test_software_that_differs(key, severity):
     other = rank(2, [0], "b", software={**SOFTWARE, key: "other"})
-    (found,) = report.findings(world(rank(0), rank(1), other))
-    assert found.severity == severity
-    assert found.seen == f"{key} 1 on ranks 0-1 (a); other on rank 2 (b)"
+    (finding,) = report.findings(world(rank(0), rank(1), other))
+    assert finding.severity == severity
+    assert finding.seen == f"{key} 1 on ranks 0-1 (a); other on rank 2 (b)"
 
 
 @pytest.mark.parametrize(
-    ("places", "found"),
+    ("places", "crowd"),
     [
         ({0: [0, 1], 1: [0]}, None),  # rank 0 must give way
         ({0: [0, 1], 1: [1, 2], 2: [0], 3: [0, 1]}, ([0, 2, 3], [0, 1])),
@@ -235,8 +235,8 @@ def test_software_that_differs(key, severity):
         ({}, None),
     ],
 )
-def test_crowded_places(places, found):
-    assert placement.crowded(places) == found
+def test_crowded_places(places, crowd):
+    assert placement.crowded(places) == crowd
 
 
 # -- all of them, and how they are told -----------------------------------------------------------------------------
@@ -252,19 +252,20 @@ def test_every_check_is_made():
 
 def test_a_check_that_cannot_be_made_spoils_no_other():
     lame = {key: value for key, value in rank(1).items() if key in ("rank", "host", "node", "cpus", "compiled_engine")}
-    found = report.findings(world(rank(0), {**lame, "environ": {}, "busy": None, "failed": "OSError: no"}))
-    said = {each.what for each in found}
-    assert "rank 1 could not look at everything: some checks were not made" in said
-    assert "the check sameness.one_mpi could not be made" in said
-    assert all(each.severity == WARNING for each in found) and "KeyError: 'libraries'" in {each.seen for each in found}
+    findings = report.findings(world(rank(0), {**lame, "environ": {}, "busy": None, "failed": "OSError: no"}))
+    titles = {finding.what for finding in findings}
+    assert "rank 1 could not look at everything: some checks were not made" in titles
+    assert "the check sameness.one_mpi could not be made" in titles
+    assert all(finding.severity == WARNING for finding in findings)
+    assert "KeyError: 'libraries'" in {finding.seen for finding in findings}
 
 
 def test_wrong_findings_come_first():
     facts = world(rank(0, [3], compiled_engine="no luck"), rank(1, [3]))
-    found = report.findings(facts)
-    assert [each.severity for each in found] == [WRONG, WARNING] and doctor.status(found) == 1
-    assert doctor.status(found[1:]) == 0
-    assert "nothing wrong" not in doctor.lines(facts, found)
+    findings = report.findings(facts)
+    assert [finding.severity for finding in findings] == [WRONG, WARNING] and doctor.status(findings) == 1
+    assert doctor.status(findings[1:]) == 0
+    assert "nothing wrong" not in doctor.lines(facts, findings)
 
 
 def test_the_report_in_the_guide():
@@ -281,10 +282,10 @@ def test_hosts_of_one_name():
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_the_command(monkeypatch, tmp_path, status):
-    found = report.findings(world(rank(0, [3]), rank(1, [3])))
+    findings = report.findings(world(rank(0, [3]), rank(1, [3])))
     for name in cli.RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor, "examine", lambda: (world(rank(0), rank(1)), found, status))
+    monkeypatch.setattr(doctor, "examine", lambda: (world(rank(0), rank(1)), findings, status))
     plain, as_json = (
         CliRunner().invoke(cli.main, ["info", "--check", *more], prog_name="mpicoll")
         for more in (["--facts", str(tmp_path / "facts")], ["--json"])
@@ -292,8 +293,8 @@ def test_the_command(monkeypatch, tmp_path, status):
     assert plain.exit_code == as_json.exit_code == status
     assert plain.output.startswith("2 ranks on 1 host, MPICH 5.0.2\nwrong: ranks 0-1 on a share CPU 3")
     assert (tmp_path / "facts").read_text() == as_json.output
-    told = json.loads(as_json.output)
-    assert told["findings"][0]["severity"] == WRONG and told["ranks"][0]["node"] == "a boot"
+    printed = json.loads(as_json.output)
+    assert printed["findings"][0]["severity"] == WRONG and printed["ranks"][0]["node"] == "a boot"
 
 
 # -- how facts are read ---------------------------------------------------------------------------------------------
@@ -315,14 +316,14 @@ def test_the_filesystem_of_a_path(tmp_path):
 
 
 def test_libraries_that_are_loaded(tmp_path):
-    one, two = tmp_path / "libmpi.so.12.1", tmp_path / "libmpi.so.40"
-    one.touch()
+    first, two = tmp_path / "libmpi.so.12.1", tmp_path / "libmpi.so.40"
+    first.touch()
     two.touch()
-    (tmp_path / "libmpi.so.12").symlink_to(one)
+    (tmp_path / "libmpi.so.12").symlink_to(first)
     maps = tmp_path / "maps"
     names = ("libmpi.so.12", "libmpi.so.12.1", "libmpifort.so.12", "libpmpi.so.12", "libmpi.so.40")
     maps.write_text("".join(f"7f00-7f01 r--p 0 fe:00 1 {tmp_path / name}\n" for name in names))
-    assert gathering.loaded(maps) == [str(one), str(two)]
+    assert gathering.loaded(maps) == [str(first), str(two)]
 
 
 def test_cores_are_named_by_their_first_thread(tmp_path):
@@ -402,9 +403,9 @@ def test_findings_about_variables(variables, refused, untuned, tmp_path, monkeyp
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(**paths))
-    found = gathering.settings(SimpleNamespace(get_vendor=lambda: ("MPICH", (5, 0, 2))), [rank(0), rank(1)])
-    assert (refused in (found["refused"] or "")) and bool(refused) == (found["refused"] is not None)
-    assert (untuned in (found["untuned"] or "")) and bool(untuned) == (found["untuned"] is not None)
+    findings = gathering.settings(SimpleNamespace(get_vendor=lambda: ("MPICH", (5, 0, 2))), [rank(0), rank(1)])
+    assert (refused in (findings["refused"] or "")) and bool(refused) == (findings["refused"] is not None)
+    assert (untuned in (findings["untuned"] or "")) and bool(untuned) == (findings["untuned"] is not None)
 
 
 # -- ranks that do not answer ---------------------------------------------------------------------------------------
@@ -419,8 +420,8 @@ def test_nobody_waits_for_ever(monkeypatch, capfd):
 
 
 def test_ranks_that_finish_in_time_are_not_ended():
-    before, said = set(threading.enumerate()), []
-    with doctor.giving_up(0.5, 0, lambda: said.append("too late")):
+    before, reports = set(threading.enumerate()), []
+    with doctor.giving_up(0.5, 0, lambda: reports.append("too late")):
         (timer,) = set(threading.enumerate()) - before
     timer.join(5)
-    assert not timer.is_alive() and not said
+    assert not timer.is_alive() and not reports

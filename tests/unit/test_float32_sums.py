@@ -31,7 +31,7 @@ EXACT = [a for a in registered() if a.collective.reduces and a.is_exact]
 REDUCING = cases(*EXACT)
 ALLREDUCES = cases(*(a for a in EXACT if a.collective.name == "allreduce"))
 BFLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
-DTYPES = [np.dtype(each) for each in (np.float16, BFLOAT16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)]
+DTYPES = [np.dtype(dtype) for dtype in (np.float16, BFLOAT16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)]
 BITS = {"float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e5m2": 2}         # of the mantissa
 
 
@@ -45,12 +45,12 @@ def wide(count: int, **more) -> Case:
 @pytest.mark.parametrize("entry", REDUCING)
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 7])
 def test_every_sum_is_rounded_once(entry, p):
-    made = Schedule(entry, served(entry, p), p - 1 if entry.collective.rooted else 0)
+    schedule = Schedule(entry, served(entry, p), p - 1 if entry.collective.rooted else 0)
     for case in (wide(0), wide(2 * p + 1), wide(40, chunk_bytes=4, window=2)):
-        for in_place in in_place_forms(made):
-            run(made, case, in_place)
+        for in_place in in_place_forms(schedule):
+            run(schedule, case, in_place)
             if entry.collective.name not in ("scan", "exscan"):
-                run(made, replace(case, averaged=True), in_place)
+                run(schedule, replace(case, averaged=True), in_place)
 
 
 # on 4 ranks, of all contributions at once
@@ -61,13 +61,13 @@ ONE_REDUCTION = {"allreduce naive", "allreduce parameter_server", "allreduce rec
 @pytest.mark.parametrize("entry", REDUCING)
 def test_a_sum_that_is_rounded_on_its_way_is_no_proof(entry):
     """Plans that reduce elements as they are round at every reduction."""
-    made = Schedule(entry, served(entry, 4))
-    narrow = [lowering.lower(made, rank, 40, 2) for rank in range(made.p)]
+    schedule = Schedule(entry, served(entry, 4))
+    narrow = [lowering.lower(schedule, rank, 40, 2) for rank in range(schedule.p)]
     if entry.title in ONE_REDUCTION:
-        run(made, wide(40), False, narrow)
+        run(schedule, wide(40), False, narrow)
     else:
         with pytest.raises(VerifyError):
-            run(made, wide(40), False, narrow)
+            run(schedule, wide(40), False, narrow)
 
 
 def test_rounding_too_early_is_refused():
@@ -82,12 +82,12 @@ def test_rounding_too_early_is_refused():
         else:
             yield tuple(Send(peer, (0,)) for peer in range(p - 1))
 
-    made = adhoc("allreduce", line, 4)
-    run(made, wide(3), False)
-    wrong = lower_all(made, wide(3), False)
-    wrong[1] = lowering.lower(made, 1, 3, 2)                    # whose sums are elements, two bytes each
+    chain = adhoc("allreduce", line, 4)
+    run(chain, wide(3), False)
+    wrong = lower_all(chain, wide(3), False)
+    wrong[1] = lowering.lower(chain, 1, 3, 2)                    # whose sums are elements, two bytes each
     with pytest.raises(VerifyError):
-        run(made, wide(3), False, wrong)
+        run(chain, wide(3), False, wrong)
 
 
 def test_element_types_of_messages():
@@ -102,15 +102,15 @@ def test_element_types_of_messages():
 
 
 def test_a_long_line_of_ranks_takes_no_deep_recursion():
-    made = schedule("allreduce", "reduce_bcast(reduce=chain, bcast=chain)", 3000)
-    assert PartialSums(made).of_message(2998, 2999, 0, 0) == (False,)
+    chain = schedule("allreduce", "reduce_bcast(reduce=chain, bcast=chain)", 3000)
+    assert PartialSums(chain).of_message(2998, 2999, 0, 0) == (False,)
 
 
 # -- bytes --------------------------------------------------------------------------------------------------
 
 
-def moved(made: Schedule, n: int, how) -> int:
-    return sum(rolled(how(made, rank, n, 2)).received_bytes for rank in range(made.p))
+def moved(schedule: Schedule, n: int, how) -> int:
+    return sum(rolled(how(schedule, rank, n, 2)).received_bytes for rank in range(schedule.p))
 
 
 TWO_HALVES = ("ring", "ring_bidirectional", "rabenseifner", "halving_doubling", "butterfly", "tree", "double_tree",
@@ -121,8 +121,8 @@ TWO_HALVES = ("ring", "ring_bidirectional", "rabenseifner", "halving_doubling", 
 @pytest.mark.parametrize("p", [2, 4, 8, 16])
 def test_an_allreduce_costs_half_as_much_again(entry, p):
     """At most; where every rank makes the whole sum itself, twice as much. Contributions alone cost nothing more."""
-    made, n = Schedule(entry, p), 64 * 15
-    share = Fraction(moved(made, n, float32_sums.lower), moved(made, n, lowering.lower))
+    schedule, n = Schedule(entry, p), 64 * 15
+    share = Fraction(moved(schedule, n, float32_sums.lower), moved(schedule, n, lowering.lower))
     assert 1 <= share <= (Fraction(3, 2) if entry.name in TWO_HALVES else 2)
     if p == 2:
         assert share == 1
@@ -132,10 +132,10 @@ def test_an_allreduce_costs_half_as_much_again(entry, p):
 
 
 def test_no_message_is_larger_than_may_be():
-    made, count = schedule("allreduce", "recursive_doubling", 4), MAX_MESSAGE // 8 * 3
-    plan = float32_sums.lower(made, 0, count, 2)
+    doubling, count = schedule("allreduce", "recursive_doubling", 4), MAX_MESSAGE // 8 * 3
+    plan = float32_sums.lower(doubling, 0, count, 2)
     assert plan.lanes > 1 and plan.code_slice <= MAX_MESSAGE
-    assert lowering.lower(made, 0, count, 2).lanes == 1
+    assert lowering.lower(doubling, 0, count, 2).lanes == 1
 
 
 # -- errors -------------------------------------------------------------------------------------------------
@@ -149,13 +149,14 @@ def work(dtype: np.dtype, op: str, p: int, float32_sums: bool, average: bool) ->
     return KernelArgs(*folds, narrow_places=places), by
 
 
-def reduced(made, every: np.ndarray, how, op: str = "SUM", average: bool = False) -> np.ndarray:
+def reduced(scheduled, every: np.ndarray, how, op: str = "SUM", average: bool = False) -> np.ndarray:
     p, n = every.shape
-    plans = [rolled(how(made, rank, n, every.dtype.itemsize, chunk_bytes=256, averaged=average)) for rank in range(p)]
+    size = every.dtype.itemsize
+    plans = [rolled(how(scheduled, rank, n, size, chunk_bytes=256, averaged=average)) for rank in range(p)]
     results = [np.zeros(n, every.dtype) for _ in range(p)]
     words, _by = work(every.dtype, op, p, how is float32_sums.lower, average)
     in_one_process.run(plans, list(every), results, words)
-    assert all(np.array_equal(each.view(np.uint8), results[0].view(np.uint8)) for each in results), "the same bits"
+    assert all(np.array_equal(result.view(np.uint8), results[0].view(np.uint8)) for result in results), "the same bits"
     return results[0]
 
 
@@ -174,10 +175,10 @@ def test_the_error_does_not_grow_with_the_ranks(dtype, p):
     exact, sizes = every.astype(np.float64).sum(axis=0), np.abs(every.astype(np.float64)).sum(axis=0)
     names = ("ring", "rabenseifner", "recursive_doubling", "tree") if p > 13 else exact_algorithms("allreduce")
     for name in names:
-        made = schedule("allreduce", name, p)
+        scheduled = schedule("allreduce", name, p)
         for average in (False, True):
             by = p if average else 1
-            got = reduced(made, every, float32_sums.lower, average=average).astype(np.float64)
+            got = reduced(scheduled, every, float32_sums.lower, average=average).astype(np.float64)
             bound = units(dtype, exact / by) / 2 + (p + 2) * 2.0**-24 * sizes / by
             assert (np.abs(got - exact / by) <= bound).all(), (name, average)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 
 import pytest
 from click.testing import CliRunner
@@ -113,6 +115,25 @@ def test_chunks_take_what_the_simulation_says(p):
         assert got == pytest.approx(simulated, rel=0.02), (collective, algorithm)
         whole, _ = played(own, LARGE, None, net, loggopsim=False)
         assert p < 5 or algorithm != "chain" or got < 0.7 * whole
+
+
+@pytest.mark.slow
+def test_the_page_has_these_times():
+    """Compute the rows of LogGOPSim's rule in docs/SIMULATING.md."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "SIMULATING.md").read_text()
+    cases = [schedule(collective, algorithm, p) for collective in KNOWN_TO_ALL for p in RANKS
+             for algorithm in candidates(collective, p, True, None)]  # fmt: skip
+
+    def times(nbytes, chunk_bytes):
+        pairs = [played(case, nbytes, chunk_bytes, loggopsim=True) for case in cases]
+        return [got / simulated for got, simulated in pairs if simulated]
+
+    short, whole, chunked = times(SMALL, None), times(LARGE, None), times(LARGE, 10000)
+    near = sum(abs(time - 1) <= 0.02 for time in whole) / len(whole)
+    assert f"({len(cases)} cases)" in page
+    assert max(abs(time - 1) for time in short) <= 0.02
+    assert f"within 2 % in {100 * near:.0f} % of the cases; {min(whole):.2f} to {max(whole):.2f}" in page
+    assert f"{min(chunked):.2f} to {max(chunked):.2f}, the median {median(chunked):.2f}" in page
 
 
 def test_the_window_is_in_the_text():

@@ -112,8 +112,8 @@ def test_the_description_is_a_file_of_the_defaults_as_no_file_is(write):
 ])
 def test_a_site_that_is_wrong(write, text, says):
     path = write(text)
-    said = run("render", "sweep", "--site", path, status=2)
-    assert said.count("\n") == 1 and str(path) in said and says in said
+    output = run("render", "sweep", "--site", path, status=2)
+    assert output.count("\n") == 1 and str(path) in output and says in output
 
 
 def test_a_site_that_is_missing():
@@ -191,15 +191,15 @@ def test_starting_and_binding_of_each_mpi(mpi, line, write, tmp_path):
     'sbatch = ["--a\\nb"]', 'account = "$(touch x)"',
 ])  # fmt: skip
 def test_nothing_in_a_site_becomes_another_command(text, write):
-    said = run("render", "sanity", "--site", write(text), status=2)
-    assert "String should match pattern" in said or "should match" in said
+    output = run("render", "sanity", "--site", write(text), status=2)
+    assert "String should match pattern" in output or "should match" in output
 
 
 def test_paths_of_a_site(write, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    for at, (given, path) in enumerate((("~/v/bin/python", "/home/me/v/bin/python"), ("$HOME/p", "/home/me/p"),
-                                        ("v/python", str(Path.cwd() / "v/python")))):  # fmt: skip
-        assert f"\npython={path}\n" in rendered(tmp_path / str(at), "sanity", "--site", write(f'python = "{given}"'))
+    for at, (written, path) in enumerate((("~/v/bin/python", "/home/me/v/bin/python"), ("$HOME/p", "/home/me/p"),
+                                          ("v/python", str(Path.cwd() / "v/python")))):  # fmt: skip
+        assert f"\npython={path}\n" in rendered(tmp_path / str(at), "sanity", "--site", write(f'python = "{written}"'))
 
 
 def steps_of(directory: Path) -> dict[str, tuple[str, ...]]:
@@ -220,12 +220,12 @@ def test_a_step_for_each_collective_and_number_of_nodes(tmp_path):
 
 
 def test_one_job_for_each_number_of_nodes(tmp_path):
-    said = run("render", "tune", "--nodes", "1,3", "--allocation", "each", "-o", tmp_path / "d")
-    made = study.read(tmp_path / "d")
-    found = [(job.script, job.nodes, len(job.steps), job.steps[0].command[-1]) for job in made.jobs]
-    assert found == [("tune-n1.sbatch", 1, 1, "-o"), ("tune-n3.sbatch", 3, 1, "-o")]
-    assert {path.name for path in (tmp_path / "d").glob("*.sbatch")} == {job.script for job in made.jobs}
-    assert f"{made.node_hours:.2g} node-hours in all" in said
+    output = run("render", "tune", "--nodes", "1,3", "--allocation", "each", "-o", tmp_path / "d")
+    directory = study.read(tmp_path / "d")
+    jobs = [(job.script, job.nodes, len(job.steps), job.steps[0].command[-1]) for job in directory.jobs]
+    assert jobs == [("tune-n1.sbatch", 1, 1, "-o"), ("tune-n3.sbatch", 3, 1, "-o")]
+    assert {path.name for path in (tmp_path / "d").glob("*.sbatch")} == {job.script for job in directory.jobs}
+    assert f"{directory.node_hours:.2g} node-hours in all" in output
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -251,8 +251,8 @@ def test_missing_requirements_are_reported_before_submission(kind, lacks, monkey
     tables.validator.cache_clear()
     monkeypatch.setattr(kinds, "find_spec", find_spec)
     monkeypatch.setitem(sys.modules, lacks, None)  # as if it were not installed
-    said = run("render", kind, "-o", tmp_path / "d", status=2)
-    assert f"pip install 'mpicoll[{kind}]'" in said and not (tmp_path / "d").exists()
+    output = run("render", kind, "-o", tmp_path / "d", status=2)
+    assert f"pip install 'mpicoll[{kind}]'" in output and not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize(("words", "says"), [
@@ -283,8 +283,8 @@ def test_missing_requirements_are_reported_before_submission(kind, lacks, monkey
     (["tune", "--scaling", "weak"], "--scaling is nothing to tune"),
 ])
 def test_refusals_before_anything_is_written(words, says, tmp_path):
-    said = run("render", *words[:1], "-o", tmp_path / "d", *words[1:], status=2)
-    assert says in said and said.count("\n") == 1
+    output = run("render", *words[:1], "-o", tmp_path / "d", *words[1:], status=2)
+    assert says in output and output.count("\n") == 1
     assert not (tmp_path / "d").exists()
 
 
@@ -364,9 +364,9 @@ def start(directory: Path, **variables: str) -> subprocess.Popen[str]:
 def finished(directory: Path, status: int = 0, **variables: str) -> str:
     """Return all that the script prints."""
     process = start(directory, **variables)
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == status, said
-    return said
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == status, output
+    return output
 
 
 def results(directory: Path) -> set[str]:
@@ -387,7 +387,7 @@ def test_all_goes_well(sweep_of_two):
     about = (sweep_of_two / "results/7-0.env").read_text()
     assert "mpicoll " in about and "commit " in about and "SLURM_JOB_ID=7" in about and "\nPATH=" not in about
     assert "SLURM_JWT" not in about and "\nVIRTUAL_ENV=/v\n" in about
-    assert [(each.script, each.job) for each in gather.submitted(sweep_of_two)] == [("sweep.sbatch", 7)]  # by hand
+    assert [(part.script, part.job) for part in gather.submitted(sweep_of_two)] == [("sweep.sbatch", 7)]  # by hand
 
 
 def test_submissions_are_noted_once_and_complete_steps_left_out(sweep_of_two):
@@ -440,12 +440,12 @@ def test_a_signal_ends_the_step_and_nothing_else_begins(sent, slow, asks, refuse
     while not (sweep_of_two / "slow").exists() and time.monotonic() < until:
         time.sleep(0.05)
     process.send_signal(sent)
-    said, _ = process.communicate(timeout=15)
+    output, _ = process.communicate(timeout=15)
     requeued = asks and not refused
-    assert process.returncode == (0 if requeued else 1), said
-    assert f"{slow}: stopped by {sent.name[3:]}; results/{slow}.7-0.part.jsonl has what there was" in said
+    assert process.returncode == (0 if requeued else 1), output
+    assert f"{slow}: stopped by {sent.name[3:]}; results/{slow}.7-0.part.jsonl has what there was" in output
     complete = {"n1-bcast.jsonl"} if slow == "n1-barrier" else set()
-    assert (f"stopped by {sent.name[3:]} after {len(complete)} complete steps" in said) == (not requeued)
+    assert (f"stopped by {sent.name[3:]} after {len(complete)} complete steps" in output) == (not requeued)
     assert ("requeue 7" in (sweep_of_two / "scontrol.words").read_text().splitlines()) == asks
     assert results(sweep_of_two) == complete | {f"{slow}.7-0.part.jsonl"}
 
@@ -458,8 +458,8 @@ def answers(tmp_path, monkeypatch):
     """answers(sinfo="…") puts programs on the PATH that print this."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    def put(**said: str) -> None:
-        for name, text in said.items():
+    def put(**outputs: str) -> None:
+        for name, text in outputs.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n/bin/echo \"$@\" >>{tmp_path}/{name}.words\n{text}\n")
             (tmp_path / name).chmod(0o755)
 
@@ -508,8 +508,8 @@ def submitted(answers, tmp_path, change: tuple[str, str], status: int) -> str:
     (("#SBATCH --nodes", '#SBATCH -p "small,tiny"\n#SBATCH --nodes'), "there is no partition 'tiny'"),
 ])
 def test_unsupported_requests_are_refused_before_submission(change, says, answers, tmp_path):
-    said = submitted(answers, tmp_path, change, 2)
-    assert says in said and said.count("\n") == 1
+    output = submitted(answers, tmp_path, change, 2)
+    assert says in output and output.count("\n") == 1
     assert not (tmp_path / "sbatch.words").exists() and not (tmp_path / "d" / study.SUBMITTED).exists()
 
 
@@ -524,9 +524,9 @@ def test_unknown_options_are_left_to_sbatch(change, answers, tmp_path):
 def test_submitted_once(answers, tmp_path):
     answers(sinfo=CLUSTER, srun=PLUGINS, sbatch="echo 7", scontrol="echo JobState=PENDING Reason=Priority")
     run("render", "sanity", "-o", tmp_path / "d")
-    said = run("submit", tmp_path / "d", "--dry-run")
+    output = run("submit", tmp_path / "d", "--dry-run")
     text = (tmp_path / "d/sanity.sbatch").read_text()
-    assert said.startswith(f"cd {tmp_path / 'd'} && sbatch --parsable sanity.sbatch") and text in said
+    assert output.startswith(f"cd {tmp_path / 'd'} && sbatch --parsable sanity.sbatch") and text in output
     assert not (tmp_path / "sbatch.words").exists()
     assert run("submit", tmp_path / "d") == "sanity.sbatch: job 7\n"
     assert (tmp_path / "sbatch.words").read_text() == "--test-only sanity.sbatch\n--parsable sanity.sbatch\n"
@@ -538,7 +538,7 @@ def test_submitted_once(answers, tmp_path):
     assert "slurmctld is away" in run("submit", tmp_path / "d", status=2)
     answers(scontrol="echo Invalid job id specified >&2; exit 1", sacct="echo COMPLETED")
     assert "job 7 COMPLETED" in run("status", "--wait", tmp_path / "d")
-    assert [each.job for each in gather.submitted(tmp_path / "d")] == [7]
+    assert [script.job for script in gather.submitted(tmp_path / "d")] == [7]
     answers(sacct="exit 1")
     assert f"job 7 {slurm.GONE}" in run("status", tmp_path / "d")
     (tmp_path / "d/results/n1-all.jsonl").write_text("")
@@ -551,8 +551,8 @@ def test_errors_of_sbatch_are_one_line(answers, tmp_path):
     sbatch = "echo 'error: name a project' >&2; echo 'error: allocation failure' >&2; exit 1"
     answers(sinfo=CLUSTER, srun=PLUGINS, sbatch=sbatch, scontrol="exit 1")
     run("render", "sanity", "-o", tmp_path / "d")
-    said = run("submit", tmp_path / "d", status=2)
-    assert "sbatch --test-only: error: name a project; error: allocation failure" in said and said.count("\n") == 1
+    output = run("submit", tmp_path / "d", status=2)
+    assert "sbatch --test-only: error: name a project; error: allocation failure" in output and output.count("\n") == 1
 
 
 @pytest.mark.parametrize(("state", "under"), [
@@ -585,8 +585,8 @@ def sweep(tmp_path):
 
 
 def test_nothing_to_collect(sweep):
-    said = run("collect", sweep, status=2)
-    assert "n1-bcast: waiting" in said and "has no results yet; `mpicoll jobs status" in said
+    output = run("collect", sweep, status=2)
+    assert "n1-bcast: waiting" in output and "has no results yet; `mpicoll jobs status" in output
 
 
 def states(directory: Path) -> list[tuple[str, int]]:
@@ -600,7 +600,7 @@ def test_files_that_were_cut(sweep):
     (sweep / "results/n4-bcast.jsonl").write_text(result(ranks=4, rows=2)[:-30])
     (sweep / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 5, "time": ""}\n{"script": "swe')
     assert states(sweep) == [("complete", 1), ("stopped", 0), ("complete", 1)]
-    assert [each.job for each in gather.submitted(sweep)] == [5]
+    assert [script.job for script in gather.submitted(sweep)] == [5]
 
 
 @pytest.mark.usefixtures("without_charts")
@@ -610,9 +610,9 @@ def test_collect_says_what_is_missing_and_takes_the_longest_part(sweep):
     (sweep / "results/n2-bcast.5-0.part.jsonl").write_text(result(ranks=4, rows=2))
     (sweep / "results/n2-bcast.5-1.part.jsonl").write_text(result(ranks=4))
     (sweep / "results/n4-bcast.5-1.part.jsonl").write_text(result()[:-30])
-    said = run("collect", sweep)
-    assert "n2-bcast: stopped, 2 results\nn4-bcast: stopped, 0 results\n" in said
-    assert "1 of 3 steps are complete, 1 in part" in said
+    output = run("collect", sweep)
+    assert "n2-bcast: stopped, 2 results\nn4-bcast: stopped, 0 results\n" in output
+    assert "1 of 3 steps are complete, 1 in part" in output
     page = (sweep / "report.html").read_text()
     assert "n1-bcast.jsonl" in page and "n2-bcast.5-0.part.jsonl" in page and "n2-bcast.5-1" not in page
     assert states(sweep) == [("complete", 1), ("stopped", 2), ("stopped", 0)]
@@ -621,18 +621,19 @@ def test_collect_says_what_is_missing_and_takes_the_longest_part(sweep):
 def test_a_part_of_a_job_that_runs_is_running(sweep, answers):
     (sweep / "results/n1-bcast.5-0.part.jsonl").write_text(result())
     (sweep / study.SUBMITTED).write_text('{"script": "sweep.sbatch", "job": 5, "time": ""}\n')
-    for state, said in (("RUNNING", "running"), ("PENDING", "stopped"), ("CANCELLED", "stopped")):
+    for state, expected in (("RUNNING", "running"), ("PENDING", "stopped"), ("CANCELLED", "stopped")):
         answers(scontrol=f"echo JobState={state} Reason=None")
-        assert f"{said}, 1 result" in run("status", sweep)
+        assert f"{expected}, 1 result" in run("status", sweep)
 
 
 @pytest.mark.usefixtures("without_charts")
 def test_results_of_two_commits_are_no_comparison(sweep):
     for n, commit in ((1, "a" * 40), (2, "b" * 40), (4, None)):
         (sweep / f"results/n{n}-bcast.jsonl").write_text(result(commit=commit))
-    said = run("collect", sweep, status=2)
-    assert "mpicoll 1.0, commit aaaaaaaaaaaa: n1-bcast.jsonl; mpicoll 1.0, commit bbbbbbbbbbbb: n2-bcast.jsonl" in said
-    assert "commit unknown: n4-bcast.jsonl" in said and "--mixed" in said and not (sweep / "report.html").exists()
+    output = run("collect", sweep, status=2)
+    commits = "mpicoll 1.0, commit aaaaaaaaaaaa: n1-bcast.jsonl; mpicoll 1.0, commit bbbbbbbbbbbb: n2-bcast.jsonl"
+    assert commits in output
+    assert "commit unknown: n4-bcast.jsonl" in output and "--mixed" in output and not (sweep / "report.html").exists()
     assert "3 of 3 steps are complete" in run("collect", sweep, "--mixed")
     (sweep / "results/n2-bcast.jsonl").unlink()
     assert "aaaaaaaaaaaa: n1-bcast.jsonl; mpicoll 1.0, commit unknown: n4" in run("collect", sweep, status=2)
@@ -651,7 +652,8 @@ def test_tables_become_one_file(tmp_path):
     assert "1 of 2 steps are complete" in run("collect", tmp_path)
     (tmp_path / "results/n2-tuning.json").write_text(table(["0", "1"]))
     assert "2 tables" in run("collect", tmp_path, "-o", tmp_path / "all.json")
-    assert [each["nodes"] for each in json.loads((tmp_path / "all.json").read_text())["tables"]] == [["0"], ["0", "1"]]
+    tables = json.loads((tmp_path / "all.json").read_text())["tables"]
+    assert [x["nodes"] for x in tables] == [["0"], ["0", "1"]]
     (tmp_path / "results/n2-tuning.json").write_text(table(["0"]))
     assert "there are two for MPICH 5" in run("collect", tmp_path, status=2)
     (tmp_path / "results/n2-tuning.json").write_text(table(["0", "1"], "d" * 40))
@@ -677,9 +679,9 @@ def test_every_file_is_staged(tmp_path):
     stage._own(tmp_path)
 
     def files(package):
-        found = {Path(top, name).relative_to(package) for top, _, names in os.walk(package, followlinks=True)
-                 for name in names}  # fmt: skip
-        return {path for path in found if "__pycache__" not in path.parts}
+        staged = {Path(top, name).relative_to(package) for top, _, names in os.walk(package, followlinks=True)
+                  for name in names}  # fmt: skip
+        return {path for path in staged if "__pycache__" not in path.parts}
 
     assert files(packages / "mpicoll") - {Path(stage.COMMIT)} == files(stage.PACKAGE)
 

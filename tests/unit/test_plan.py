@@ -40,9 +40,9 @@ from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Se
 from mpicoll.schedules.schedule import Schedule, schedule
 
 
-def counts_of(made, per_block):
+def counts_of(schedule, per_block):
     """Elements for `per_block` in every block, in the collective's own terms."""
-    return per_block * len(made.blocks) if made.collective.naming == "vector" else per_block
+    return per_block * len(schedule.blocks) if schedule.collective.naming == "vector" else per_block
 
 
 # -- chunks -------------------------------------------------------------------------------------------------
@@ -52,10 +52,10 @@ def counts_of(made, per_block):
 @pytest.mark.parametrize("chunk_bytes", [1, 8, 24, 1000, None])
 def test_chunks_do_not_move_the_boundaries_of_blocks(entry, chunk_bytes):
     """Whatever the chunk, what is reduced into an element comes from the same elements in the same order."""
-    made = Schedule(entry, served(entry, 5))
-    ends = {8 * x for x in (*parts.offsets(parts.sizes(43, len(made.blocks))), 43)}
-    for rank in range(made.p):
-        plan = lower(made, rank, 43, 8, chunk_bytes=chunk_bytes, codec=OneCell())
+    schedule = Schedule(entry, served(entry, 5))
+    ends = {8 * x for x in (*parts.offsets(parts.sizes(43, len(schedule.blocks))), 43)}
+    for rank in range(schedule.p):
+        plan = lower(schedule, rank, 43, 8, chunk_bytes=chunk_bytes, codec=OneCell())
         assert plan.slice == WHOLE or plan.slice % 8 == 0
         for base, at, length in plan.segments.tolist():
             if base < SCRATCH:
@@ -65,9 +65,9 @@ def test_chunks_do_not_move_the_boundaries_of_blocks(entry, chunk_bytes):
 @pytest.mark.parametrize("entry", SIZED)
 @pytest.mark.parametrize("chunk_bytes", [8, 24, 40])
 def test_lanes_and_slices(entry, chunk_bytes):
-    made = Schedule(entry, served(entry, 5))
-    for rank in range(made.p):
-        plan = lower(made, rank, counts_of(made, 11), 8, chunk_bytes=chunk_bytes, window=3, codec=OneCell())
+    schedule = Schedule(entry, served(entry, 5))
+    for rank in range(schedule.p):
+        plan = lower(schedule, rank, counts_of(schedule, 11), 8, chunk_bytes=chunk_bytes, window=3, codec=OneCell())
         assert (plan.slice, plan.lanes, plan.itemsize) == (chunk_bytes, -(-88 // chunk_bytes), 8)
         assert plan.window == min(3, plan.lanes)
 
@@ -90,9 +90,9 @@ def test_slices_are_whole_elements(chunk_bytes, expected):
 
 @pytest.mark.parametrize("window", [1, 2, 4, 31, 32, 33, 1000])
 def test_window_is_no_more_than_there_are_lanes_or_tags(window):
-    made = schedule("allreduce", "ring", 3)
-    assert lower(made, 0, 30_000, 1, chunk_bytes=1, window=window).window == min(window, MAX_WINDOW)
-    assert lower(made, 0, 30, 1, chunk_bytes=5, window=window).window == min(window, 2)
+    ring = schedule("allreduce", "ring", 3)
+    assert lower(ring, 0, 30_000, 1, chunk_bytes=1, window=window).window == min(window, MAX_WINDOW)
+    assert lower(ring, 0, 30, 1, chunk_bytes=5, window=window).window == min(window, 2)
 
 
 def test_all_ranks_cut_alike():
@@ -105,19 +105,19 @@ def test_all_ranks_cut_alike():
 @pytest.mark.parametrize("chunk_bytes", [None, 1 << 28, 1 << 31])
 def test_no_message_passes_the_limit(entry, chunk_bytes):
     """MPI's counts are 32 bits wide; longer messages are cut, whatever the chunk."""
-    made = Schedule(entry, served(entry, 6))
-    counts = 0 if entry.collective.naming == "none" else counts_of(made, (1 << 30) // 8 + 5)
-    for rank in range(made.p):
-        plan = lower(made, rank, counts, 8, chunk_bytes=chunk_bytes, codec=OneCell())
+    schedule = Schedule(entry, served(entry, 6))
+    counts = 0 if entry.collective.naming == "none" else counts_of(schedule, (1 << 30) // 8 + 5)
+    for rank in range(schedule.p):
+        plan = lower(schedule, rank, counts, 8, chunk_bytes=chunk_bytes, codec=OneCell())
         for row in itertools.chain.from_iterable(messages(plan)):
             first, end = plan.rows[row, 2:4]
             assert sum(min(plan.slice, int(n)) for n in plan.segments[first:end, 2]) <= MAX_MESSAGE
 
 
 def test_limit_is_no_chunking_below_it():
-    made = schedule("bcast", "chain", 3)
-    assert lower(made, 0, MAX_MESSAGE, 1, in_place=True).lanes == 1
-    assert lower(made, 0, MAX_MESSAGE + 1, 1, in_place=True).lanes == 2
+    chain = schedule("bcast", "chain", 3)
+    assert lower(chain, 0, MAX_MESSAGE, 1, in_place=True).lanes == 1
+    assert lower(chain, 0, MAX_MESSAGE + 1, 1, in_place=True).lanes == 2
 
 
 # -- empty messages and tokens ------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def test_limit_is_no_chunking_below_it():
 
 @pytest.mark.parametrize("entry", SIZED)
 def test_nothing_to_send_is_not_sent(entry):
-    made = Schedule(entry, served(entry, 5))
-    for plan in lower_all(made, Case(0, 8, None, 4), False):
+    schedule = Schedule(entry, served(entry, 5))
+    for plan in lower_all(schedule, Case(0, 8, None, 4), False):
         assert len(plan.rows) == len(plan.segments) == plan.scratch_bytes == plan.most_messages == 0
 
 
@@ -147,8 +147,8 @@ def test_tokens_are_sent(p):
 
 def test_tokens_beside_data():
     """A message of no blocks is sent even where there is nothing else to send."""
-    made = of_ranks("bcast", [Send(1, (0,)), Recv(1, ())], [Recv(0, (0,)), Send(0, ())])
-    assert [len(lower(made, r, n, 1, in_place=True).rows) for n in (0, 1) for r in (0, 1)] == [1, 1, 2, 2]
+    exchange = of_ranks("bcast", [Send(1, (0,)), Recv(1, ())], [Recv(0, (0,)), Send(0, ())])
+    assert [len(lower(exchange, r, n, 1, in_place=True).rows) for n in (0, 1) for r in (0, 1)] == [1, 1, 2, 2]
 
 
 # -- layouts ------------------------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ def test_tokens_beside_data():
 )
 def test_layout(collective, algorithm, p, counts, places, largest, total):
     """Sizes, places in the input and in the output; what a rank has one block of lies at the start of its buffer."""
-    made = schedule(collective, algorithm, p)
-    found = layout(made, counts, 2, False)
-    assert [(found.size(b), found.input_at(b), found.output_at(b)) for b in made.blocks] == places
-    assert (found.largest, found.total) == (largest, total)
+    scheduled = schedule(collective, algorithm, p)
+    placed = layout(scheduled, counts, 2, False)
+    assert [(placed.size(b), placed.input_at(b), placed.output_at(b)) for b in scheduled.blocks] == places
+    assert (placed.largest, placed.total) == (largest, total)
 
 
 @pytest.mark.parametrize("name", ["ring", "recursive_halving"])
@@ -194,14 +194,14 @@ def test_unequal_shares_are_sent_as_they_are(name, counts):
 @pytest.mark.parametrize("entry", [x for x in SIZED if x in ALONE and x.values[0].collective.naming != "edge"])
 def test_one_rank_copies_its_input(entry):
     """But exscan's, whose result on rank 0 is nothing; and not in place."""
-    made = Schedule(entry, 1)
-    plan = lower(made, 0, 6, 8)
-    kept = bool(made.ends(0))
+    schedule = Schedule(entry, 1)
+    plan = lower(schedule, 0, 6, 8)
+    kept = bool(schedule.ends(0))
     assert plan.rows.tolist() == kept * [[REDUCE, 0, 0, 2, -1]]
     assert plan.segments.tolist() == kept * [[OUT, 0, 48], [IN, 0, 48]]
     assert plan.scratch_bytes == 0
     if entry.collective.name != "scatter":
-        assert len(lower(made, 0, 6, 8, in_place=True).rows) == 0
+        assert len(lower(schedule, 0, 6, 8, in_place=True).rows) == 0
 
 
 # -- scratch ------------------------------------------------------------------------------------------------
@@ -211,12 +211,12 @@ def test_one_rank_copies_its_input(entry):
 @pytest.mark.parametrize("p", [*range(1, 9), 13, 16, pytest.param(33, marks=pytest.mark.slow)])
 def test_scratch_of_chunks_is_what_the_docstring_says_times_the_window(entry, p):
     """But neighbouring blocks no longer lie in one piece: what is staged only then comes on top."""
-    made = Schedule(entry, served(entry, p))
+    schedule = Schedule(entry, served(entry, p))
     in_place = entry.collective.name == "bcast"
-    k = len(made.blocks) if entry.collective.naming == "vector" else made.p
-    claimed = entry.claims.evaluate(entry.claims.scratch, made.p, k * ALIGN, **made.resolved)
-    whole = lower_all(made, Case(counts_of(made, ALIGN), 1, None, 4), in_place)
-    chunked = lower_all(made, Case(counts_of(made, 5 * ALIGN), 1, ALIGN, 3), in_place)
+    k = len(schedule.blocks) if entry.collective.naming == "vector" else schedule.p
+    claimed = entry.claims.evaluate(entry.claims.scratch, schedule.p, k * ALIGN, **schedule.resolved)
+    whole = lower_all(schedule, Case(counts_of(schedule, ALIGN), 1, None, 4), in_place)
+    chunked = lower_all(schedule, Case(counts_of(schedule, 5 * ALIGN), 1, ALIGN, 3), in_place)
     room = k * ALIGN if staged(chunked) > staged(whole) else 0
     scratch = max(plan.scratch_bytes for plan in chunked)
     assert scratch <= 3 * (claimed + room)
@@ -242,8 +242,8 @@ def test_tags_are_distinct_and_fit_any_mpi():
 
 def test_neighbours_go_in_one_piece():
     """Blocks that follow each other in memory are one segment, until a chunk cuts through them."""
-    made = schedule("scatter", "binomial", 4)
-    whole, cut = (lower(made, 0, 10, 8, chunk_bytes=chunk) for chunk in (None, 16))
+    binomial = schedule("scatter", "binomial", 4)
+    whole, cut = (lower(binomial, 0, 10, 8, chunk_bytes=chunk) for chunk in (None, 16))
     assert whole.segments[whole.rows[0, 2] : whole.rows[0, 3]].tolist() == [[IN, 160, 160]]
     assert cut.rows[0, 3] - cut.rows[0, 2] == 2 and cut.rows[0, 4] >= 0
 
@@ -281,8 +281,8 @@ def test_a_stage_beyond_its_scratch_and_a_reduction_of_unequal_operands_are_refu
 
 def test_several_reductions_into_one_are_one_row():
     """naive takes all operands from left to right in one pass."""
-    made = schedule("allreduce", "naive", 4, commutative=False)
-    (row,) = [r for r in lower(made, 2, 4, 8).rows.tolist() if r[0] == REDUCE]
+    naive = schedule("allreduce", "naive", 4, commutative=False)
+    (row,) = [r for r in lower(naive, 2, 4, 8).rows.tolist() if r[0] == REDUCE]
     assert row[3] - row[2] == 5
 
 
@@ -294,9 +294,9 @@ def test_results_written_to_the_input_are_staged():
 
 
 def test_in_place_reads_the_output():
-    made = schedule("allreduce", "ring", 3)
-    assert set(lower(made, 0, 9, 8, in_place=True).segments[:, 0].tolist()) == {OUT, SCRATCH}
-    assert IN in lower(made, 0, 9, 8).segments[:, 0]
+    ring = schedule("allreduce", "ring", 3)
+    assert set(lower(ring, 0, 9, 8, in_place=True).segments[:, 0].tolist()) == {OUT, SCRATCH}
+    assert IN in lower(ring, 0, 9, 8).segments[:, 0]
 
 
 def test_value_is_what_is_kept():
@@ -307,9 +307,9 @@ def test_value_is_what_is_kept():
 
 def test_no_strands():
     """parallel() of nothing: what an algorithm may return for one rank."""
-    made = of_ranks("allreduce", Strands())
-    verify(made)
-    check_tables(made)
+    empty = of_ranks("allreduce", Strands())
+    verify(empty)
+    check_tables(empty)
 
 
 # -- what is refused ----------------------------------------------------------------------------------------
@@ -317,15 +317,15 @@ def test_no_strands():
 
 @pytest.mark.parametrize(("chunk_bytes", "window"), [(0, 4), (-1, 4), (8, 0), (None, 0), (8, -2)])
 def test_chunks_and_windows_of_nothing(chunk_bytes, window):
-    said = f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1"
-    with pytest.raises(ValueError, match=said):
+    message = f"chunk_bytes is {chunk_bytes} and window {window}; both must be whole numbers of at least 1"
+    with pytest.raises(ValueError, match=message):
         lower(schedule("allreduce", "ring", 3), 0, 10, 8, chunk_bytes=chunk_bytes, window=window)
 
 
 def test_more_strands_than_there_are_tags_for():
-    one, other = (parallel(*([op] for _ in range(MAX_STRANDS + 1))) for op in (Send(1, ()), Recv(0, ())))
+    sending, other = (parallel(*([op] for _ in range(MAX_STRANDS + 1))) for op in (Send(1, ()), Recv(0, ())))
     with pytest.raises(ValueError, match=f"has {MAX_STRANDS + 1} strands; there are tags for {MAX_STRANDS}"):
-        lower(of_ranks("bcast", one, other), 0, 1, 1)
+        lower(of_ranks("bcast", sending, other), 0, 1, 1)
 
 
 @pytest.mark.parametrize(("base", "with_codes", "rows"), [(SCRATCH, False, 1), (CODED, False, 2), (CODED, True, 1)])

@@ -30,26 +30,27 @@ def any_mpi(monkeypatch):
 
 
 def sizes(*words: str) -> list[tuple[str, int, float]]:
-    return [(each.suite, each.ranks, each.fraction) for each in run.plan(run.parse(list(words)))]
+    return [(launch.suite, launch.ranks, launch.fraction) for launch in run.plan(run.parse(list(words)))]
 
 
 def test_default_plan():
     mpi = [(2, run.QUICK), (3, run.FRACTION), (4, run.FRACTION)]
-    assert sizes() == [("unit", 1, run.QUICK_UNIT), ("launch", 1, 1.0), *(("mpi", *each) for each in mpi)]
-    assert [each.quick for each in run.plan(run.parse([]))] == [True, True, False, False, False]
+    assert sizes() == [("unit", 1, run.QUICK_UNIT), ("launch", 1, 1.0), *(("mpi", *launch) for launch in mpi)]
+    assert [launch.quick for launch in run.plan(run.parse([]))] == [True, True, False, False, False]
 
 
 def test_slow_tests_run_on_request():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes("--thorough") if suite == "mpi"]
     assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 5, 8)), (16, 1.0)]
-    core = {word: [each for each in run.plan(run.parse([word])) if each.many] for word in ("--thorough", "--full")}
-    assert [each.title for each in core["--thorough"]] == ["mpi, 16 ranks, the core"]
-    assert [each.ranks for each in core["--full"]] == [16, 32, 64]
-    assert all(each.options(0)[-2:] == ["-m", "many"] for each in core["--full"])
+    words = ("--thorough", "--full")
+    core = {word: [launch for launch in run.plan(run.parse([word])) if launch.many] for word in words}
+    assert [launch.title for launch in core["--thorough"]] == ["mpi, 16 ranks, the core"]
+    assert [launch.ranks for launch in core["--full"]] == [16, 32, 64]
+    assert all(launch.options(0)[-2:] == ["-m", "many"] for launch in core["--full"])
     assert sizes("--thorough")[:2] == [("unit", 1, 1.0), ("launch", 1, run.STARTED)]
     assert sizes("--full")[:2] == [("unit", 1, 1.0), ("launch", 1, 1.0)]
-    assert not any(each.quick for words in ("--thorough", "--full") for each in run.plan(run.parse([words])))
-    assert [each.quick for each in run.plan(run.parse(["--suites", "launch", "--sample-launch", "1"]))] == [False]
+    assert not any(launch.quick for words in ("--thorough", "--full") for launch in run.plan(run.parse([words])))
+    assert [launch.quick for launch in run.plan(run.parse(["--suites", "launch", "--sample-launch", "1"]))] == [False]
 
 
 def test_plan_of_some_ranks():
@@ -57,14 +58,15 @@ def test_plan_of_some_ranks():
     assert sizes("--suites", "unit") == [("unit", 1, 1.0)]
     assert sizes("--suites", "unit,launch", "--sample-launch", "0.5") == [("unit", 1, 1.0), ("launch", 1, 0.5)]
     assert sizes("--suites", "unit", "--sample-unit", "0.2") == [("unit", 1, 0.2)]
-    titles = [each.title for each in run.plan(run.parse(["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]))]
+    options = ["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]
+    titles = [launch.title for launch in run.plan(run.parse(options))]
     assert titles == ["unit, 25% sample, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
 
 
 def test_plan_of_some_files():
     """A suite without any of them is left out; a name that no suite has is refused."""
     launches = run.plan(run.parse(["--suites", "unit,launch,mpi", "--files", "stall,threads", "--ranks", "2"]))
-    assert [(each.suite, [file.name for file in each.files]) for each in launches] == [
+    assert [(launch.suite, [file.name for file in launch.files]) for launch in launches] == [
         ("launch", ["test_stall.py"]), ("mpi", ["test_threads.py"])]
     assert launches[1].options(0)[0] == str(run.TESTS / "mpi" / "test_threads.py")
     with pytest.raises(SystemExit):
@@ -88,28 +90,29 @@ def test_report(capsys):
     skipping = run.Launch("mpi", 3, outcomes=skips)
     died = run.Launch("mpi", outcomes={"y": ("passed", "")}, complaint="killed after 1 s")
     asked = (([good], True), ([good, bad, skipping], False), ([skipping], False), ([skipping], True), ([died], False))
-    assert [run.report(*each) for each in asked] == [True, False, True, False, False]
+    assert [run.report(*launches) for launches in asked] == [True, False, True, False, False]
     golden.compare(capsys.readouterr().out, "run-report.txt")
 
 
-@pytest.mark.parametrize(("told", "found"), [
+@pytest.mark.parametrize(("outcomes", "result"), [
     ("failed passed", ("failed", "why")),
     ("begun passed", ("passed", "why")),
     ("begun failed begun passed", ("failed", "why")),
     ("begun", ("failed", "it did not end")),
 ])
-def test_a_failure_stays_a_failure(tmp_path, told, found):
-    lines = [{"id": "a", "outcome": outcome, "reason": "why"} for outcome in told.split()]
+def test_a_failure_stays_a_failure(tmp_path, outcomes, result):
+    lines = [{"id": "a", "outcome": outcome, "reason": "why"} for outcome in outcomes.split()]
     (tmp_path / "results").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert run.read_results(tmp_path / "results") == {"a": found}
+    assert run.read_results(tmp_path / "results") == {"a": result}
 
 
-@pytest.mark.parametrize(("told", "status", "repeated"), [
+@pytest.mark.parametrize(("outcomes", "status", "repeated"), [
     ("begun", 1, True), ("begun passed", None, True), ("begun failed", 1, False), ("begun passed", 0, False)])
-def test_the_end_of_a_launch_that_did_not_end_is_repeated(tmp_path, monkeypatch, capfd, told, status, repeated):
+def test_the_end_of_a_launch_that_did_not_end_is_repeated(tmp_path, monkeypatch, capfd, outcomes, status, repeated):
     def start(command, limit, output, extra, left):
         results = Path(command[command.index("--results") + 1])
-        results.write_text("".join(json.dumps({"id": "a", "outcome": o, "reason": ""}) + "\n" for o in told.split()))
+        lines = [json.dumps({"id": "a", "outcome": outcome, "reason": ""}) for outcome in outcomes.split()]
+        results.write_text("".join(line + "\n" for line in lines))
         output.write(b"first\n" + b"line\n" * run.LAST_LINES + b"last")
         return status
 
@@ -152,9 +155,9 @@ def test_processes_of_a_nested_launch_are_named_and_ended(tmp_path, monkeypatch)
             "subprocess.Popen(['sleep', '600'], env={**os.environ, **labels('inner')}, start_new_session=True)")
     left: list[str] = []
     assert launcher.run_group([sys.executable, "-c", code], 60, left=left) == 0
-    (said,) = left
-    assert said.startswith("process ") and said.endswith("(sleep 600)")
-    assert not _runs(int(said.split()[1]))
+    (line,) = left
+    assert line.startswith("process ") and line.endswith("(sleep 600)")
+    assert not _runs(int(line.split()[1]))
 
 
 def test_status_and_output_of_a_launch(tmp_path):
@@ -184,7 +187,7 @@ def test_a_sample_depends_on_names_and_seed_only():
     assert set(harness.sample(items[::-1], 0.25, 1, 4)) == set(first)
     assert len(harness.sample(items, 1e-9, 1, 4)) == 1
     others = [*items, *(Item(f"other[{i}]") for i in range(9))]
-    assert sorted(each.nodeid[:4] for each in harness.sample(others, 1e-9, 1, 4, of_each=True)) == ["othe", "test"]
+    assert sorted(item.nodeid[:4] for item in harness.sample(others, 1e-9, 1, 4, of_each=True)) == ["othe", "test"]
     assert harness.sample(items, 1.0, 1, 4) == items
     always, few = Item("test_always"), Item("test_few", max_size=4)
     for seed in range(5):
@@ -211,7 +214,7 @@ def test_a_part_of_the_unit_tests():
 def test_mutations_are_of_the_source_as_it_is():
     """Find the text of each mutation exactly once in the source, and no mutation twice."""
     mutations.check()
-    assert len({(each.path, each.after) for each in mutations.MUTATIONS}) == len(mutations.MUTATIONS) >= 50
+    assert len({(mutation.path, mutation.after) for mutation in mutations.MUTATIONS}) == len(mutations.MUTATIONS) >= 50
 
 
 def test_mutations_are_made_in_copies_side_by_side(tmp_path, monkeypatch, capsys):
@@ -235,5 +238,6 @@ def test_mutations_are_made_in_copies_side_by_side(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(mutations, "first_failure", first_failure)
     assert mutations.hold(list(range(6)), lambda mutation: [], trees) == [1, 4]
     assert [(copy / "code.py").read_text() for copy in copies] == [source] * 2
-    said = capsys.readouterr().out
-    assert [line[:3] for line in said.splitlines()] == [f"{i:>3}" for i in range(6)] and said.count("NOT NOTICED") == 2
+    output = capsys.readouterr().out
+    assert [line[:3] for line in output.splitlines()] == [f"{i:>3}" for i in range(6)]
+    assert output.count("NOT NOTICED") == 2

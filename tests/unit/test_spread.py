@@ -24,33 +24,33 @@ SHARED = cases(
 
 
 def test_layout_of_a_root_that_gathers():
-    made = schedule("gather", "linear", 3, root=1)
-    found = layout(made, Shares((4,), (2, 4, 0), (7,), (9, 1, 0)), 1, False, 1)
-    assert [(found.size(b), found.output_at(b)) for b in range(3)] == [(2, 9), (4, 1), (0, 0)]
-    assert found.input_at(1) == 7 and found.largest == 4
+    linear = schedule("gather", "linear", 3, root=1)
+    placed = layout(linear, Shares((4,), (2, 4, 0), (7,), (9, 1, 0)), 1, False, 1)
+    assert [(placed.size(b), placed.output_at(b)) for b in range(3)] == [(2, 9), (4, 1), (0, 0)]
+    assert placed.input_at(1) == 7 and placed.largest == 4
 
 
 def test_layout_of_pairs_is_of_one_rank():
-    made = schedule("alltoall", "pairwise", 2)
-    found = layout(made, Shares((5, 6), (7, 6), (0, 10), (20, 30)), 1, False, 1)
-    assert [found.size(b) for b in ((1, 0), (1, 1), (0, 1))] == [5, 6, 7]
-    assert (found.input_at((1, 0)), found.input_at((1, 1))) == (0, 10)
-    assert (found.output_at((0, 1)), found.output_at((1, 1))) == (20, 30)
+    pairwise = schedule("alltoall", "pairwise", 2)
+    placed = layout(pairwise, Shares((5, 6), (7, 6), (0, 10), (20, 30)), 1, False, 1)
+    assert [placed.size(b) for b in ((1, 0), (1, 1), (0, 1))] == [5, 6, 7]
+    assert (placed.input_at((1, 0)), placed.input_at((1, 1))) == (0, 10)
+    assert (placed.output_at((0, 1)), placed.output_at((1, 1))) == (20, 30)
     with pytest.raises(KeyError):
-        found.size((0, 0))  # nobody told this rank
+        placed.size((0, 0))  # nobody told this rank
 
 
 def test_all_sizes_may_be_known():
-    made = schedule("alltoall", "bruck", 2)
-    found = layout(made, Shares((3, 4), (2, 4), (0, 3), (0, 2), (1, 2, 3, 4)), 1, False, 1)
-    assert [found.size(b) for b in made.blocks] == [1, 2, 3, 4]
+    bruck = schedule("alltoall", "bruck", 2)
+    placed = layout(bruck, Shares((3, 4), (2, 4), (0, 3), (0, 2), (1, 2, 3, 4)), 1, False, 1)
+    assert [placed.size(b) for b in bruck.blocks] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 9, 32])
 def test_lanes_of_ranks_that_know_only_their_own(window):
     """Fewer at some than at others; what two share has the same slices, and the same slots."""
-    made, sizes = schedule("gather", "linear", 5), (0, 1, 17, 64, 200)
-    plans = lower_all(made, Case(Spread(sizes, known=False), 1, 8, window), False)
+    linear, sizes = schedule("gather", "linear", 5), (0, 1, 17, 64, 200)
+    plans = lower_all(linear, Case(Spread(sizes, known=False), 1, 8, window), False)
     assert [plan.lanes for plan in plans] == [25, 1, 3, 8, 25]
     for rank in range(1, 5):
         assert plans[rank].slice == (WHOLE if rank == 1 else 8)
@@ -60,10 +60,10 @@ def test_lanes_of_ranks_that_know_only_their_own(window):
 
 def test_a_block_beyond_the_limit_is_cut():
     """By the limit itself, since nobody knows how long the others' blocks are."""
-    made, n = schedule("alltoall", "pairwise", 2), 3 * MAX_MESSAGE + 1
-    plan = lower(made, 0, Shares((1, n), (1, 2), (0, 1), (0, 1)), 1, chunk_bytes=1 << 40)
+    pairwise, n = schedule("alltoall", "pairwise", 2), 3 * MAX_MESSAGE + 1
+    plan = lower(pairwise, 0, Shares((1, n), (1, 2), (0, 1), (0, 1)), 1, chunk_bytes=1 << 40)
     assert (plan.slice, plan.lanes) == (MAX_MESSAGE, 4)
-    plan = lower(made, 1, Shares((2, 1), (n, 1), (0, 1), (0, 1)), 1)
+    plan = lower(pairwise, 1, Shares((2, 1), (n, 1), (0, 1), (0, 1)), 1)
     assert (plan.slice, plan.lanes) == (MAX_MESSAGE, 4)
 
 
@@ -80,13 +80,13 @@ def test_messages_of_many_pairs_stay_below_the_limit():
 @pytest.mark.parametrize("entry", SHARED)
 def test_standing_cases_hold_all_kinds_of_blocks(entry):
     """Empty ones and others, out of order, with gaps; whole and cut; and no more is known than a call would know."""
-    made = Schedule(entry, served(entry, 4))
-    spreads = [case for case in check_plan.cases(made) if isinstance(case.counts, Spread)]
+    schedule = Schedule(entry, served(entry, 4))
+    spreads = [case for case in check_plan.cases(schedule) if isinstance(case.counts, Spread)]
     assert {case.chunk_bytes for case in spreads} == {None, 2}
     for case in spreads:
         assert 0 in case.counts.sizes and len(set(case.counts.sizes)) > 3
         assert case.counts.known == (not entry.direct or entry.collective.name == "allgather")
-        for shares in (case.of(made, rank) for rank in range(made.p)):
+        for shares in (case.of(schedule, rank) for rank in range(schedule.p)):
             for sizes, at in ((shares.sends, shares.send_at), (shares.receives, shares.recv_at)):
                 spans = sorted((a, a + n) for a, n in zip(at, sizes) if n)
                 assert all(end <= start for (_, end), (start, _) in pairwise(spans))
@@ -99,11 +99,11 @@ def test_standing_cases_hold_all_kinds_of_blocks(entry):
 @pytest.mark.parametrize("what", ["place", "size"])
 def test_errors_of_one_rank_are_found(entry, what):
     """A block of one rank that its plan has elsewhere, or longer, than the call says."""
-    made = Schedule(entry, 4)
-    case = Case(uneven(made, 4), 1, None, 4)
-    for in_place in in_place_forms(made):
-        check_plan.run(made, case, in_place)
-        plans = lower_all(made, case, in_place)
+    schedule = Schedule(entry, 4)
+    case = Case(uneven(schedule, 4), 1, None, 4)
+    for in_place in in_place_forms(schedule):
+        check_plan.run(schedule, case, in_place)
+        plans = lower_all(schedule, case, in_place)
         for rank, plan in enumerate(plans):
             for row in range(len(plan.segments)):
                 base, at, length = plan.segments[row].tolist()
@@ -112,4 +112,4 @@ def test_errors_of_one_rank_are_found(entry, what):
                 changed = [*plans[:rank], replace(plan, segments=broken), *plans[rank + 1 :]]
                 if not faults(changed[rank]):
                     with pytest.raises(VerifyError):
-                        check_plan.run(made, case, in_place, changed)
+                        check_plan.run(schedule, case, in_place, changed)

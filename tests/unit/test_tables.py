@@ -25,25 +25,25 @@ from mpicoll.schedules.schedule import Schedule, schedule
 MANY, QUICK = 400, 80    # mutants of an algorithm's tables
 
 
-def small_cases(made):
+def small_cases(schedule):
     """Whole blocks and chunks, both uneven, elements of two bytes."""
-    if made.collective.naming == "none":
+    if schedule.collective.naming == "none":
         return [Case(0, 1, None, 4)]
-    k = max(1, len(made.blocks)) if made.collective.naming == "vector" else 1
-    found = [Case(k + 1, 2, None, 4), Case(5 * k + 2, 2, 4, 2)]
-    if made.collective.name == "reduce_scatter":
-        found.append(Case(tuple(3 * r % 5 for r in range(made.p)), 2, 4, 2))
-    if check_plan.averages(made):
-        found += [Case(k + 1, 2, None, 4, averaged=True), Case(3 * k + 1, 2, 4, 2, averaged=True)]
-    return found
+    k = max(1, len(schedule.blocks)) if schedule.collective.naming == "vector" else 1
+    cases = [Case(k + 1, 2, None, 4), Case(5 * k + 2, 2, 4, 2)]
+    if schedule.collective.name == "reduce_scatter":
+        cases.append(Case(tuple(3 * r % 5 for r in range(schedule.p)), 2, 4, 2))
+    if check_plan.averages(schedule):
+        cases += [Case(k + 1, 2, None, 4, averaged=True), Case(3 * k + 1, 2, 4, 2, averaged=True)]
+    return cases
 
 
-def caught(made, case, in_place, plans):
+def caught(schedule, case, in_place, plans):
     """Tell whether the proof refuses these plans."""
     try:
-        check_plan.run(made, case, in_place, plans)
+        check_plan.run(schedule, case, in_place, plans)
     except VerifyError as error:
-        assert (error.algorithm, error.p) == (made.title, made.p)
+        assert (error.algorithm, error.p) == (schedule.title, schedule.p)
         return True
     return False
 
@@ -51,12 +51,12 @@ def caught(made, case, in_place, plans):
 # -- every single change is found ---------------------------------------------------------------------------
 
 
-def check_mutant(made, case, in_place, plans, rank, what, broken):
+def check_mutant(schedule, case, in_place, plans, rank, what, broken):
     """A change is found in the plan's form or by running it, or it is shown to change nothing."""
     others = [*plans[:rank], broken, *plans[rank + 1 :]]
-    if not faults(broken) and not caught(made, case, in_place, others):
+    if not faults(broken) and not caught(schedule, case, in_place, others):
         assert same_result(plans, others), (
-            f"{made} {case} in_place={in_place} rank {rank}: {what} is not noticed in {plans[rank]}"
+            f"{schedule} {case} in_place={in_place} rank {rank}: {what} is not noticed in {plans[rank]}"
         )
 
 
@@ -68,15 +68,15 @@ def test_every_mutant_is_caught(entry, p, pytestconfig):
     For more than two ranks MANY of them, QUICK of them with --quick; `tests/run.py --draw` draws others.
     """
     every = []
-    for made in schedules(entry, p):
-        if not made.parameters and (made.root == p // 2 or not entry.collective.rooted):
-            for case in small_cases(made):
-                for in_place in in_place_forms(made):
-                    plans = lower_all(made, case, in_place)
+    for variant in schedules(entry, p):
+        if not variant.parameters and (variant.root == p // 2 or not entry.collective.rooted):
+            for case in small_cases(variant):
+                for in_place in in_place_forms(variant):
+                    plans = lower_all(variant, case, in_place)
                     assert [faults(plan) for plan in plans] == [[]] * p
                     for rank, plan in enumerate(plans):
-                        mutants = table_mutants(plan, made.commutative or case.averaged)
-                        every += [(made, case, in_place, plans, rank, *mutant) for mutant in mutants]
+                        mutants = table_mutants(plan, variant.commutative or case.averaged)
+                        every += [(variant, case, in_place, plans, rank, *mutant) for mutant in mutants]
     assert len(every) > 10 * p or not entry.serves(p)
     draw = random.Random(f"{pytestconfig.option.sample_seed} {entry.title} {p}")
     quick = pytestconfig.option.quick
@@ -89,23 +89,23 @@ def test_every_mutant_is_caught(entry, p, pytestconfig):
 def test_a_few_mutants_at_larger_p(entry, pytestconfig):
     """Of its defaults and of some of its choices, with --quick of one."""
     draw, p = random.Random(entry.title), served(entry, 7)
-    choices = [made for made in schedules(entry, p) if made.root in (0, p - 1)]
+    choices = [schedule for schedule in schedules(entry, p) if schedule.root in (0, p - 1)]
     few = 1 if pytestconfig.option.quick else 4
-    for made in [Schedule(entry, p), *draw.sample(choices, min(few, len(choices)))][-few:]:
-        case = small_cases(made)[-1]
-        for in_place in in_place_forms(made):
-            plans = lower_all(made, case, in_place)
-            either = made.commutative or case.averaged
+    for variant in [Schedule(entry, p), *draw.sample(choices, min(few, len(choices)))][-few:]:
+        case = small_cases(variant)[-1]
+        for in_place in in_place_forms(variant):
+            plans = lower_all(variant, case, in_place)
+            either = variant.commutative or case.averaged
             every = [(r, what, broken) for r in range(p) for what, broken in table_mutants(plans[r], either)]
             for rank, what, broken in draw.sample(every, min(20, len(every))):
-                check_mutant(made, case, in_place, plans, rank, what, broken)
+                check_mutant(variant, case, in_place, plans, rank, what, broken)
 
 
 def test_changes_that_change_nothing():
     """exscan's rank 1 keeps what arrived and reduces into a copy of it, on which nobody else looks."""
 
-    def alike(made, case):
-        plans = lower_all(made, case, False)
+    def alike(schedule, case):
+        plans = lower_all(schedule, case, False)
         return [
             {
                 what
@@ -122,19 +122,19 @@ def test_changes_that_change_nothing():
 
 def test_same_result_refuses_what_depends_on_who_is_faster():
     """Sending from the output what a copy puts there while the message travels."""
-    made, case = schedule("allgather", "ring", 3), Case(2, 2, None, 4)
-    plans = lower_all(made, case, False)
+    ring, case = schedule("allgather", "ring", 3), Case(2, 2, None, 4)
+    plans = lower_all(ring, case, False)
     at = next(a for kind, _, a, _, _ in plans[0].rows.tolist() if kind == SEND)
     broken = changed(plans[0], "segments", (at, 0), OUT)
     assert same_result(plans, plans)
     assert not same_result(plans, [broken, *plans[1:]])
-    assert caught(made, case, False, [broken, *plans[1:]])
+    assert caught(ring, case, False, [broken, *plans[1:]])
 
 
 def test_lanes_that_meet_in_the_output():
     """A value that nobody looks at, put where another lane's result comes, is found whoever is faster."""
-    made, case = schedule("reduce_scatter", "recursive_doubling", 4), Case((0, 3, 1, 4), 2, 4, 2)
-    plan = lower_all(made, case, False)[1]
+    doubling, case = schedule("reduce_scatter", "recursive_doubling", 4), Case((0, 3, 1, 4), 2, 4, 2)
+    plan = lower_all(doubling, case, False)[1]
     assert faults(plan) == []
     dead = plan.segments.tolist().index([SCRATCH, 4, 2], 3)
     assert faults(changed(plan, "segments", (dead, 0), OUT)) == ["blocks apart, so that lanes are"]
@@ -206,11 +206,11 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("made", "case", "change", "where", "lane", "expected"), BROKEN.values(), ids=BROKEN)
-def test_errors_name_the_broken_place(made, case, change, where, lane, expected):
+@pytest.mark.parametrize(("schedule", "case", "change", "where", "lane", "expected"), BROKEN.values(), ids=BROKEN)
+def test_errors_name_the_broken_place(schedule, case, change, where, lane, expected):
     """lane: None where the plan's form is wrong before it runs, empty where the result is wrong after it has run."""
-    error = refused_tables(made, case, change)
-    in_place = "" if lane is None else f", in_place={made.collective.name == 'bcast'}"
+    error = refused_tables(schedule, case, change)
+    in_place = "" if lane is None else f", in_place={schedule.collective.name == 'bcast'}"
     assert ((error.rank, error.strand, error.step), error.expected) == (where, expected)
     assert error.op == f"lowered table, {case}{in_place}{lane or ''}"
 
@@ -221,18 +221,18 @@ def test_errors_name_the_broken_place(made, case, change, where, lane, expected)
 @pytest.mark.parametrize("entry", EVERY)
 def test_cases(entry):
     """For small p: nothing, few elements, uneven blocks, and more chunks than fit in the window."""
-    made = Schedule(entry, served(entry, 4))
-    found = list(check_plan.cases(made))
+    schedule = Schedule(entry, served(entry, 4))
+    cases = list(check_plan.cases(schedule))
     if entry.collective.naming == "none":
-        assert len(found) == 1
+        assert len(cases) == 1
         return
-    lanes = [plan.lanes for case in found for plan in lower_all(made, case, False)[:1]]
-    assert {0, 1} <= {case.counts for case in found}
-    assert max(lanes) > max(case.window for case in found if case.chunk_bytes)
+    lanes = [plan.lanes for case in cases for plan in lower_all(schedule, case, False)[:1]]
+    assert {0, 1} <= {case.counts for case in cases}
+    assert max(lanes) > max(case.window for case in cases if case.chunk_bytes)
     has_average = entry.collective.reduces and entry.collective.covers is everybody
     sums = {(case.averaged, case.float32_sums) for case in check_plan.cases(Schedule(entry, served(entry, 32)))}
     assert {averaged for averaged, _ in sums} == ({False, True} if has_average else {False})
-    assert ((False, True) in sums) == (entry.collective.reduces and made.codec is None)
+    assert ((False, True) in sums) == (entry.collective.reduces and schedule.codec is None)
 
 
 @pytest.mark.parametrize("spec", ["allgather ring", "allreduce ring", "allreduce recursive_doubling", "scan linear"])
@@ -245,7 +245,7 @@ def test_every_case_is_proved_on_some_number_of_ranks(spec, ranks, parameters, m
         return type(case.counts).__name__, case.chunk_bytes, case.averaged, case.float32_sums
 
     class Recorded:
-        def __init__(self, made, case, in_place, plans):
+        def __init__(self, schedule, case, in_place, plans):
             proved.add((kind(case), in_place))
 
         def run(self):
@@ -339,21 +339,21 @@ class RandomAllreduce:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_random_schedules_are_lowered_right(seed):
-    made = RandomAllreduce(seed).schedule()
-    verify(made)
-    check_tables(made)
+    drawn = RandomAllreduce(seed).schedule()
+    verify(drawn)
+    check_tables(drawn)
 
 
 def test_messages_of_one_step_keep_their_order():
     """Two messages between the same ranks: what is reduced first may be received first."""
-    made = of_ranks(
+    exchange = of_ranks(
         "allreduce",
         [(RecvReduce(1, (0,)), Recv(1, (1,), "a")), Reduce(Loc(VALUE, 1), Loc("a", 1)), Send(1, (0, 1))],
         [(Send(0, (0,)), Send(0, (1,))), Recv(0, (0, 1))],
         blocks=2,
     )
-    verify(made)
-    check_tables(made)
+    verify(exchange)
+    check_tables(exchange)
 
 
 def test_a_schedule_that_reads_its_input_late_is_right_in_place_too():
@@ -363,17 +363,17 @@ def test_a_schedule_that_reads_its_input_late_is_right_in_place_too():
         for i in range(1, p):
             yield Send((rank + i) % p, (0,), INPUT), RecvReduce((rank - i) % p, (0,))
 
-    made = adhoc("allreduce", body, 3)
-    verify(made)
-    check_tables(made)
+    late_reader = adhoc("allreduce", body, 3)
+    verify(late_reader)
+    check_tables(late_reader)
 
 
 def test_scratch_is_used_again():
     """A chain of accumulators, each read once, needs room for two at a time."""
     places = [Loc(INPUT, 0), *(Loc(f"a{i}", 0) for i in range(6))]
-    made = of_ranks("allreduce", [Reduce(dst, src) for src, dst in pairwise(places)])
-    verify(made)
-    (plan,) = lower_all(made, Case(64, 1, None, 4), False)
+    reductions = of_ranks("allreduce", [Reduce(dst, src) for src, dst in pairwise(places)])
+    verify(reductions)
+    (plan,) = lower_all(reductions, Case(64, 1, None, 4), False)
     assert plan.scratch_bytes == 2 * 64
     scratch = plan.segments[plan.segments[:, 0] == SCRATCH]
     assert np.unique(scratch[:, 1]).tolist() == [0, 64]

@@ -66,12 +66,12 @@ LAYERS = {
 
 def slope(loss, array, at, step=1e-6):
     """The change of a loss with one number of an array."""
-    before, found = array[at], []
+    before, slopes = array[at], []
     for change in (step, -step):
         array[at] = before + change
-        found.append(loss())
+        slopes.append(loss())
     array[at] = before
-    return (found[0] - found[1]) / (2 * step)
+    return (slopes[0] - slopes[1]) / (2 * step)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -80,13 +80,13 @@ def test_gradients_are_slopes(name):
     make, shape = LAYERS[name]
     layer, x = make(mpicoll.Comm(MPI.COMM_SELF)), draw(*shape)
     every = list(layer.parameters())
-    for each in every:
-        each.zero_grad()
+    for parameter in every:
+        parameter.zero_grad()
     y, saved = layer.forward(x)
     weights = draw(*y.shape)
     dx = layer.backward(weights, saved)
     loss = lambda: float((layer.forward(x)[0] * weights).sum())
-    for array, gradient in ((x, dx), *((each.value, each.grad) for each in every)):
+    for array, gradient in ((x, dx), *((parameter.value, parameter.grad) for parameter in every)):
         assert array.shape == gradient.shape
         for at in [tuple(DRAW.integers(0, n) for n in array.shape) for _ in range(6)]:
             assert gradient[at] == pytest.approx(slope(loss, array, at), rel=2e-5, abs=1e-6), (name, at)
@@ -96,14 +96,14 @@ def test_the_transformer_s_gradients_are_slopes():
     shape = transformer.Shape(9, context=5, width=8, heads=2, blocks=2)
     model = Sequential(*transformer.units(shape, mpicoll.Comm(MPI.COMM_SELF)))
     x, labels = DRAW.integers(0, 9, (3, 5)), DRAW.integers(0, 9, (3, 5))
-    for each in model.parameters():
-        each.zero_grad()
+    for parameter in model.parameters():
+        parameter.zero_grad()
     scores, saved = model.forward(x)
     model.backward(cross_entropy(scores, labels)[1], saved)
     loss = lambda: cross_entropy(model.forward(x)[0], labels)[0]
-    for each in model.parameters():
-        at = tuple(DRAW.integers(0, n) for n in each.shape)
-        assert each.grad[at] == pytest.approx(slope(loss, each.value, at), rel=1e-5, abs=1e-6)
+    for parameter in model.parameters():
+        at = tuple(DRAW.integers(0, n) for n in parameter.shape)
+        assert parameter.grad[at] == pytest.approx(slope(loss, parameter.value, at), rel=1e-5, abs=1e-6)
 
 
 def test_no_samples_have_no_loss():
@@ -134,11 +134,12 @@ def test_memory_counts_what_lives_and_no_views():
     gc.collect()
     before = memory.held(memory.GRADIENTS)
     with memory.watched() as watch:
-        one, other = memory.array(memory.GRADIENTS, 100, float), memory.array(memory.GRADIENTS, (2, 25), np.float32)
-        view = one[10:]
+        gradients = memory.array(memory.GRADIENTS, 100, float)
+        other = memory.array(memory.GRADIENTS, (2, 25), np.float32)
+        view = gradients[10:]
         assert memory.held(memory.GRADIENTS) - before == 1000
         del other
-        del one
+        del gradients
         assert memory.held(memory.GRADIENTS) - before == 800  # the view has it
         del view
         assert memory.held(memory.GRADIENTS) == before
@@ -147,25 +148,26 @@ def test_memory_counts_what_lives_and_no_views():
 
 def test_buckets_begin_with_the_last_layer():
     units = [Linear(draw(2, 3), draw(3)), Relu(), Linear(draw(3, 4)), Linear(draw(4, 5), draw(5))]
-    made = buckets(units, 8 * 30)
-    assert [[each.shape for each in bucket.members] for bucket in made] == [[(5,), (4, 5)], [(3, 4), (3,), (2, 3)]]
-    assert [bucket.whole_after for bucket in made] == [3, 0]
-    assert all(each.grad.base is bucket.gradients for bucket in made for each in bucket.members)
+    built = buckets(units, 8 * 30)
+    shapes = [[parameter.shape for parameter in bucket.members] for bucket in built]
+    assert shapes == [[(5,), (4, 5)], [(3, 4), (3,), (2, 3)]]
+    assert [bucket.whole_after for bucket in built] == [3, 0]
+    assert all(parameter.grad.base is bucket.gradients for bucket in built for parameter in bucket.members)
     assert len(buckets(units, 1)) == 5 and len(buckets(units, 1 << 20)) == 1
 
 
 @pytest.mark.parametrize("shares", [1, 2, 3, 7, 40])
 def test_flat_shares_are_equal_and_hold_everything(shares):
     unit = Sequential(Linear(draw(3, 5), draw(5)), LayerNorm(5))
-    values = [each.value.copy() for each in unit.parameters()]
+    values = [parameter.value.copy() for parameter in unit.parameters()]
     flat = Flat(shares, shares - 1, unit)
     array = np.zeros(flat.size)
     flat.fill(array)
     assert flat.size == shares * flat.share >= 30 > flat.size - shares and flat.mine.stop == flat.size
     flat.drop_values()
     flat.values_in(array)
-    assert all(np.array_equal(each.value, value) for each, value in zip(unit.parameters(), values))
-    assert all(each.value.base is array for each in unit.parameters())
+    assert all(np.array_equal(parameter.value, value) for parameter, value in zip(unit.parameters(), values))
+    assert all(parameter.value.base is array for parameter in unit.parameters())
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
@@ -224,16 +226,16 @@ def test_a_loss_that_differs_fails(monkeypatch):
     assert done.exit_code == 1 and "FAILED: data_parallel: the losses differ" in done.output
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["zero4"], "no training pattern is called 'zero4'"),
     (["all", "--steps", "0"], "--steps is 0"),
     (["all", "--dtype", "int8"], "'int8' is not one of"),
     (["all", "--time"], "--time takes one pattern, and"),
     (["zero3", "--time", "--svg", "x"], "--svg goes without --time"),
 ])
-def test_words_that_make_no_sense(words, said):
+def test_words_that_make_no_sense(words, message):
     done = run(*words)
-    assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+    assert done.exit_code == 2 and message in done.output and "Traceback" not in done.output
 
 
 def test_scikit_learn_missing_is_one_line(monkeypatch):

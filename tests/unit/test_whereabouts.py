@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mpicoll.diagnostics.status import (
-    LINES,
-    LONG,
-    MANY,
-    THREADS,
+    MAX_ACTIVE,
+    MAX_ERROR_LENGTH,
+    MAX_LINES,
+    MAX_OTHER_THREADS,
     Answer,
     CallId,
     Failure,
@@ -23,7 +23,7 @@ from mpicoll.diagnostics.status import (
     find_absent,
     last_error,
     location,
-    tell,
+    report_lines,
 )
 from mpicoll.errors import CountMismatch
 
@@ -36,7 +36,7 @@ LEFT = Failure(*MINE, "E: x")
 def one(answer: Answer | None, mine: CallId = MINE, waited_for: tuple[int, ...] = (1,), own: tuple = ()) -> str:
     """Return the report for this answer of rank 1, with "!" before it if it is certain."""
     found = find(mine, [1], waited_for, {} if answer is None else {1: answer}, own)
-    (line,) = tell(found)
+    (line,) = report_lines(found)
     return "!" * any(each.certain for each in found.values()) + line
 
 
@@ -65,7 +65,7 @@ def here(**said: object) -> Answer:
         (here(calls=7, under_way=[MINE], failures=[REFUSED]), "!rank 1 has made this call, having raised E in"),
         (here(calls=9, under_way=[CallId(9, 0, "Scan")]), "!rank 1 has made another call here, or with other"),
         (here(calls=9, inside=True), "!rank 1 has made another call here, or with other counts: now at"),
-        (here(calls=99, under_way=[CallId(8 + n, 0, "Scan") for n in range(MANY)]), "every rank has made this"),
+        (here(calls=99, under_way=[CallId(8 + n, 0, "Scan") for n in range(MAX_ACTIVE)]), "every rank has made this"),
         (here(calls=7, inside=True), "every rank has made this call"),
     ],
 )
@@ -114,15 +114,15 @@ def test_persistent_collectives_are_counted_by_their_starts(answer, words):
 
 def test_ranks_in_one_place_share_a_line():
     told = {r: here(ended="reached the end of the program") for r in (1, 2, 5)} | {4: here(calls=7, under_way=[MINE])}
-    lines = tell(find(MINE, [1, 2, 3, 4, 5], (), told))
+    lines = report_lines(find(MINE, [1, 2, 3, 4, 5], (), told))
     assert lines[0] == "ranks 1-2, 5 have not made this call: reached the end of the program"
     assert lines[1].startswith("rank 3 has not answered") and len(lines) == 2
 
 
 def test_a_report_stays_short():
     told = {r: here(location=f"a.py, line {r}, in f") for r in range(30)}
-    lines = tell(find(MINE, range(30), (), told))
-    assert len(lines) == LINES + 1 and lines[-1] == f"and {30 - LINES} lines more of the kind"
+    lines = report_lines(find(MINE, range(30), (), told))
+    assert len(lines) == MAX_LINES + 1 and lines[-1] == f"and {30 - MAX_LINES} lines more of the kind"
 
 
 def test_an_answer_travels():
@@ -134,7 +134,7 @@ def test_an_error_is_one_short_line():
     error = CountMismatch("3\n  and 4")
     error.rank = 2
     assert describe(error) == "CountMismatch: 3 and 4"
-    assert describe(KeyError()) == "KeyError" and len(describe(ValueError("x" * 999))) == LONG
+    assert describe(KeyError()) == "KeyError" and len(describe(ValueError("x" * 999))) == MAX_ERROR_LENGTH
 
 
 def test_the_place_is_that_of_the_main_thread_in_the_program():
@@ -160,7 +160,7 @@ def test_other_threads_have_places_if_they_are_in_the_program():
             thread.start()
         time.sleep(0.05)
         where, _ = location()
-        assert where.count("; thread ") == THREADS and "\n" not in where
+        assert where.count("; thread ") == MAX_OTHER_THREADS and "\n" not in where
         assert "; thread loader at test_whereabouts.py, line " in where and "; thread ? at test_whereabouts.py" in where
     finally:
         event.set()
@@ -183,7 +183,7 @@ def test_the_end_of_a_program(monkeypatch):
 def test_ranks_that_are_not_in_a_recovery_are_reported():
     answers = {1: here(recovery="Agree"), 2: here(), 3: here(recovery="Shrink"), 4: here(ended="ended with E: x")}
     absent = find_absent("Agree", [1, 2, 3, 4, 5], answers)
-    assert tell(absent) == [
+    assert report_lines(absent) == [
         "ranks 2-3 have not called it: now at a.py, line 1, in f",
         "rank 4 has not called it: ended with E: x",
         "rank 5 has not answered: no thread there could (see docs/TROUBLESHOOTING.md)",

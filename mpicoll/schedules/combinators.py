@@ -40,12 +40,9 @@ def mirror(part: Steps | Strands) -> Strands:
 
 
 def _reverse(op: Op) -> Op:
-    match op:
-        case Send(peer, blocks, buffer):
-            return Recv(peer, blocks, buffer)
-        case Recv(peer, blocks, buffer) | RecvReduce(peer, blocks, _, buffer):
-            return Send(peer, blocks, buffer)
-    raise ValueError(f"{op} cannot be mirrored: what is local has no reverse in time")
+    if isinstance(op, Local):
+        raise ValueError(f"{op} cannot be mirrored: what is local has no reverse in time")
+    return (Recv if isinstance(op, Send) else Send)(op.peer, op.blocks, op.buffer)
 
 
 def coded(part: Steps | Strands) -> Strands:
@@ -143,6 +140,8 @@ def fold(
     end: all blocks, or those `keep` names for the rank. `inner` maps the inner program's blocks to ours.
     """
     core = core or power_of_two_floor(p)
+    if p == core and inner is same:
+        return strands(program(p, rank))
     run, first, last = run_of(p, core, rank)
     everything = tuple(blocks)
 

@@ -42,6 +42,8 @@ class Algorithm:
       (gatherv) it need not be told the counts of others; proved, not believed.
     - divides_at_owner: whether a rank that keeps a result does its last reduction, and sends the result after it. That
       rank then divides an average; otherwise every rank divides the results that it keeps. Proved too.
+    - uniform: whether every rank takes the steps of rank 0, with peers as many ranks further on, modulo p; blocks may
+      have other names, not another number, and the copies are as many. A simulation then needs one rank.
     - requires: what p must be, where not all will do.
     - grid: what it is proved on beside its defaults.
     """
@@ -55,6 +57,7 @@ class Algorithm:
     ordered: bool | Callable[..., bool] = False
     direct: bool = False
     divides_at_owner: bool | Callable[..., bool] = False
+    uniform: bool = False
     layered: bool = False
     requires: Requirement | None = None
     grid: tuple[Grid, ...] = ()
@@ -218,6 +221,7 @@ def algorithm(
     ordered: bool | Callable[..., bool] = False,
     direct: bool = False,
     divides_at_owner: bool | Callable[..., bool] = False,
+    uniform: bool = False,
     layered: bool = False,
     requires: Requirement | None = None,
     grid: Sequence[Grid] = (),
@@ -252,6 +256,7 @@ def algorithm(
             ordered=ordered,
             direct=direct,
             divides_at_owner=divides_at_owner,
+            uniform=uniform,
             layered=layered,
             requires=requires,
             grid=tuple(grid),

@@ -219,7 +219,10 @@ def test_choices_of_auto_are_near_the_fastest_simulated(p, size):
 
 PORTS = replace(PLAIN.links, gap=0.4, rendezvous=2.0, rate=3 * RATE, ports=2)
 NETWORKS = (network("infiniband"), replace(PLAIN, links=PORTS, fold_rate=50.0, short_bytes=2000.0))
-NODES = (lambda p: None, lambda p: by_blocks(p, 3), lambda p: by_blocks(p, p), lambda p: place((p // 2, p - p // 2), "cyclic"))
+NODES = (
+    lambda p: None, lambda p: by_blocks(p, 3), lambda p: by_blocks(p, p),
+    lambda p: place((p // 2, p - p // 2), "cyclic"),
+)  # fmt: skip
 CHUNKS = ((None, 1), (4, 1), (7, 2), (9, 4))        # chunks of a block, and in flight
 
 

@@ -53,13 +53,10 @@ class Nodes(NamedTuple):
         return counts
 
     def in_words(self, partition: Partition) -> str:
-        """Return how many nodes there are, and how ranks are placed if it is not by blocks.
+        """Return how many nodes there are, and how ranks are placed if it is not by blocks."""
+        from ..cost.placement import in_words
 
-        >>> Nodes(2, "cyclic", None, None).in_words(((0, 2), (1, 3)))
-        '2 nodes, cyclic'
-        """
-        count = len(partition)
-        return f"{count} node{'s' * (count > 1)}" + f", {self.placement}" * (self.placement != BLOCK)
+        return in_words(partition, self.placement)
 
 
 def places_ranks(command: Callable[..., Any]) -> Callable[..., Any]:

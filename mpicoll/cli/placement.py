@@ -25,6 +25,17 @@ class Nodes(NamedTuple):
         """Return whether an option gives the nodes."""
         return bool(self.ranks_per_node or self.node_list or self.tasks)
 
+    @property
+    def options(self) -> list[str]:
+        """Return the options that were not left out.
+
+        >>> Nodes(2, "cyclic", None, None).options
+        ['--ranks-per-node', '--placement']
+        """
+        counts = ("--ranks-per-node", self.ranks_per_node), ("--tasks-per-node", self.tasks)
+        every = *counts, ("--node-list", self.node_list), ("--placement", self.placement != BLOCK)
+        return [name for name, value in every if value]
+
     def partition(self, p: int) -> Partition:
         """Return the ranks of each node. Raises ArgumentError where the options contradict each other, or p."""
         from ..cost.placement import place
@@ -49,7 +60,7 @@ class Nodes(NamedTuple):
         if names and len(names) != len(counts):
             raise ArgumentError(f"--node-list has {len(names)} nodes, and --tasks-per-node is for {len(counts)}")
         if sum(counts) != p:
-            raise ArgumentError(f"--tasks-per-node places {sum(counts)} ranks, and -p is {p}")
+            raise ArgumentError(f"--tasks-per-node places {sum(counts)} ranks, not {p}")
         return counts
 
     def in_words(self, partition: Partition) -> str:

@@ -410,7 +410,7 @@ def test_ranks_are_placed_as_the_options_say(tmp_path):
     assert content["clock"]["nodes"] == {"4": "2 nodes, cyclic"}
     simulated = Simulation(schedule("allreduce", "ring", 4), network("infiniband"), 1 << 16, nodes)
     assert content["schedules"]["allreduce/ring/p=4"]["time"]["us"] == short(simulated.us)
-    assert "places 4 ranks, and -p is 5" in refused(
+    assert "places 4 ranks, not 5" in refused(
         "explore", "--algorithms", "ring", "-p", "4,5", "--network", "infiniband", "-o", out, *placed
     )
 

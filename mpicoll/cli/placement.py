@@ -70,6 +70,11 @@ class Nodes(NamedTuple):
         return in_words(partition, self.placement)
 
 
+placement_option = click.option(
+    "--placement", type=click.Choice(PLACEMENTS), default=BLOCK, show_default=True, help="Of ranks."
+)
+
+
 def places_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that place ranks; the command takes them as `where`, a Nodes."""
 
@@ -83,6 +88,6 @@ def places_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--ranks-per-node", type=click.IntRange(1), help="Of all nodes but the last.  [default: 1]"),
         click.option("--tasks-per-node", "tasks", metavar="SPEC", help="As SLURM_TASKS_PER_NODE has it: 4(x3),2."),
         click.option("--node-list", metavar="LIST", help="As SLURM_JOB_NODELIST has it: node[01-04,7]."),
-        click.option("--placement", type=click.Choice(PLACEMENTS), default=BLOCK, show_default=True, help="Of ranks."),
+        placement_option,
     )
     return reduce(lambda decorated, option: option(decorated), reversed(options), run)

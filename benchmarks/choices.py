@@ -22,11 +22,13 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
+from ..cli.placement import placement_option
 from ..cost.model import cost
 from ..cost.network import Level, Network, content, network, presets
+from ..cost.placement import equal_tasks, place
 from ..cost.profile import profile
 from ..errors import PreconditionError
-from ..schedules.grouping import Partition, by_blocks
+from ..schedules.grouping import BLOCK, Partition, Placement
 from ..selection.select import Overrides, choose
 
 COLUMNS = ("run", "machine", "p", "ranks_per_node", "gpu", "collective", "bytes", "median_us", "mpicoll")
@@ -50,11 +52,17 @@ class Case(NamedTuple):
     ranks_per_node: int
     collective: str
     nbytes: int
+    placement: Placement = BLOCK
 
     @property
     def nodes(self) -> Partition:
-        """Return the ranks of every node, placed by blocks."""
-        return by_blocks(self.p, self.ranks_per_node)
+        """Return the ranks of every node."""
+        return place(equal_tasks(self.p, self.ranks_per_node), self.placement)
+
+    @property
+    def is_fitted_on(self) -> bool:
+        """Return whether a network is fitted on it, by a checksum of its names: of one case in FITTED."""
+        return zlib.crc32(repr(self[1:6]).encode()) % FITTED == 0
 
 
 Cases = dict[Case, dict[str, float]]  # µs by algorithm
@@ -64,10 +72,14 @@ Choose = Callable[[Case, dict[str, float]], str | None]  # of a case and its mea
 @click.command(short_help="Slowdown of the choices of auto against the fastest algorithm measured.")
 @click.argument("file", type=click.File(encoding="utf-8"))
 @click.option("--fit", is_flag=True, help="Fit a network for each machine, print it, and choose by it.")
+@placement_option
 @click.option("--beside", metavar="A,B", help="Print the time of B over that of A instead, where both were measured.")
-def main(file: Iterable[str], fit: bool, beside: str | None) -> None:
-    """Print how much slower the choices of rules and model are than the fastest algorithm measured in FILE."""
-    cases = read(file)
+def main(file: Iterable[str], fit: bool, placement: Placement, beside: str | None) -> None:
+    """Print how much slower the choices of rules and model are than the fastest algorithm measured in FILE.
+
+    FILE says how many ranks a node has, and --placement how they were placed.
+    """
+    cases = read(file, placement)
     if beside is not None:
         first, comma, second = beside.partition(",")
         if not (first and comma and second):
@@ -107,14 +119,14 @@ def _compare(cases: Cases, first: str, second: str) -> None:
         click.echo(f"{machine} {collective}: {mean:.2f} ({min(own):.2f} to {max(own):.2f}) in {len(own)} cases")
 
 
-def read(file: Iterable[str]) -> Cases:
+def read(file: Iterable[str], placement: Placement = BLOCK) -> Cases:
     """Return the cases in host memory in which several of mpicoll's algorithms were measured."""
     cases: Cases = defaultdict(dict)
     for row in csv.DictReader(file):
         name = row["mpicoll"] or UNNAMED.get((row["collective"], row.get("algorithm", "")))
         if name and row["gpu"] == "0":
             p, per_node, nbytes = (int(row[column]) for column in ("p", "ranks_per_node", "bytes"))
-            case = Case(row["machine"], row["run"], p, per_node, row["collective"], nbytes)
+            case = Case(row["machine"], row["run"], p, per_node, row["collective"], nbytes, placement)
             cases[case][name] = float(row["median_us"])
     return {case: times for case, times in cases.items() if len(times) > 1}
 
@@ -147,11 +159,10 @@ def slowdowns(cases: Cases, some: Iterable[Case], choice: Choose) -> list[float]
 
 
 def fitted(machine: str, cases: Cases) -> Network:
-    """Fit a network to a fifth of the cases, which a checksum of their names selects, with the best number of ports."""
+    """Fit a network to a fifth of the cases, with the best number of ports."""
     from scipy.optimize import least_squares
 
-    some = [case for case in cases if zlib.crc32(repr(case[1:]).encode()) % FITTED == 0]
-    times = [(case, name, us) for case in some for name, us in cases[case].items()]
+    times = [(case, name, us) for case in cases if case.is_fitted_on for name, us in cases[case].items()]
     first = np.log([3.0, 5.0, 0.5, 3e3, 1e4, 0.5, 3.0, 0.3, 3e3, 8e3, 5e3, 5e3, 1.0])
     prior = 0.05  # the weight that holds numbers which no measurement determines near their start
 
@@ -174,6 +185,8 @@ def _network(name: str, numbers: Sequence[float] | np.ndarray, ports: int) -> Ne
 
 
 def _print(machine: str, name: str, ratios: Sequence[float]) -> None:
+    if not ratios:  # what the rules choose was not measured in any case
+        return
     values = np.array(ratios)
     mean, p90 = float(np.exp(np.log(values).mean())), float(np.quantile(values, 0.9))
     within = float((values <= 1.1).mean())

@@ -12,6 +12,7 @@ import click
 
 from mpicoll.cli.group import FAILED, alone, asking, extra
 from mpicoll.cli.names import canonical
+from mpicoll.cli.placement import Nodes, places_ranks
 from mpicoll.cli.sizes import parse_sizes
 
 from ..cases.contenders import NATIVE
@@ -22,7 +23,7 @@ from .model import Run
 from .read import read
 
 Made = TypeVar("Made")
-MAPS = ("ranks", "ranks_per_node", "sizes", "against")  # options of maps by the model
+MAPS = ("ranks", "sizes", "against")  # options of maps by the model, beside those that place ranks
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,7 +31,7 @@ MAPS = ("ranks", "ranks_per_node", "sizes", "against")  # options of maps by the
 @click.option("--collectives", metavar="NAME,NAME", help="Only these.")
 @click.option("--network", metavar="NAME", help="Maps by the cost model, on a network's file or a preset.")
 @click.option("--ranks", metavar="LIST", help="Of the maps: numbers and ranges FIRST:LAST[:FACTOR].  [default: 4:1024]")
-@click.option("--ranks-per-node", type=click.IntRange(1), help="Of the maps, placed by blocks.  [default: 1]")
+@places_ranks
 @click.option("--sizes", metavar="LIST", help="Of the maps: bytes, as for mpicoll bench.  [default: 8:8M:8]")
 @click.option("--against", metavar="NAME",
               help="Compare the model's best with: rules (mpicoll's fixed ones), mpich or openmpi (as they choose), an "
@@ -76,7 +77,7 @@ def _writes(options: dict[str, Any]) -> list[str]:
 
 
 def model(
-    runs: Sequence[Run], collectives: str | None, *, network: str, ranks: str | None, ranks_per_node: int | None,
+    runs: Sequence[Run], collectives: str | None, *, network: str, ranks: str | None, where: Nodes,
     sizes: str | None, against: str | None, **_: Any,
 ) -> Run:  # fmt: skip
     """Return the times of the cost model. Raises ValueError and ArgumentError, which say what is wrong."""
@@ -88,21 +89,21 @@ def model(
     if (against or (NATIVE if runs else fixed.RULES)) == NATIVE:
         if not runs:
             raise ValueError("--against native needs a FILE with native's times, of mpicoll bench --json")
-        if ranks or ranks_per_node or sizes:
+        if ranks or where.options or sizes:
             raise ValueError("--against native has the ranks and sizes of the FILEs; leave out those of the maps")
         return modelled.beside_native(net, runs)
     names = [canonical(name) for name in listed("--collectives", collectives or ",".join(modelled.USUAL))]
     numbers, places = parse_sizes(sizes or "8:8M:8"), parse_sizes(ranks or "4:1024")
-    return modelled.run(net, modelled.areas(names, places, ranks_per_node or 1, numbers), against or fixed.RULES)
+    return modelled.run(net, modelled.areas(names, places, where.partition, numbers), against or fixed.RULES)
 
 
 def check(paths: Sequence[str], comparing: bool, **options: Any) -> None:
     """Raise UsageError for options that do not go together."""
     if not paths and options["network"] is None:
         raise click.UsageError("Missing argument 'FILE...', or --network NAME for maps by the cost model")
-    if options["network"] is None and (wrong := [name for name in MAPS if options[name] is not None]):
-        words = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
-        raise click.UsageError(f"{words}: of the maps that --network NAME draws")
+    wrong = [f"--{name}" for name in MAPS if options[name] is not None] + options["where"].options
+    if options["network"] is None and wrong:
+        raise click.UsageError(f"{', '.join(wrong)}: of the maps that --network NAME draws")
     if comparing and options["network"] is not None:
         raise click.UsageError("--compare compares two files, and goes without --network")
     if comparing and len(paths) != 2:

@@ -5,7 +5,7 @@ A row is in the best chunks of its algorithm. The run joins tables, curves and m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,21 +29,21 @@ MOST_RANKS = 1 << 20
 
 
 class Area(NamedTuple):
-    """A collective on p ranks, placed by blocks on nodes, and sizes, as `mpicoll bench` means them."""
+    """A collective on p ranks, which lie on these nodes, and sizes, as `mpicoll bench` means them."""
 
     collective: str
     p: int
-    ranks_per_node: int
+    nodes: Partition
     sizes: tuple[int, ...]
 
-    @property
-    def nodes(self) -> Partition:
-        """Return the ranks of every node."""
-        return by_blocks(self.p, self.ranks_per_node)
 
+def areas(
+    names: Sequence[str], ranks: Sequence[int], partition: Callable[[int], Partition], sizes: Sequence[int]
+) -> list[Area]:
+    """Return the areas of collectives on some numbers of ranks. Raises ValueError for a wrong name or number.
 
-def areas(names: Sequence[str], ranks: Sequence[int], ranks_per_node: int, sizes: Sequence[int]) -> list[Area]:
-    """Return the areas of collectives on some numbers of ranks. Raises ValueError for a wrong name or number."""
+    partition: returns the nodes of so many ranks.
+    """
     every = [name for name in PATTERNS if name not in UNKNOWN_TO_ALL]
     chosen = list(dict.fromkeys(name for word in names for name in (every if word == ALL else [word])))
     for name in chosen:
@@ -53,9 +53,8 @@ def areas(names: Sequence[str], ranks: Sequence[int], ranks_per_node: int, sizes
             raise UnknownAlgorithm("collective", name, (*every, ALL))
     if out := [p for p in ranks if not 1 <= p <= MOST_RANKS]:
         raise ValueError(f"--ranks has {out[0]}; it must be 1 to {MOST_RANKS:,}")
-    return [
-        Area(name, p, ranks_per_node, tuple(sizes) if PATTERNS[name].recv else (0,)) for name in chosen for p in ranks
-    ]
+    nodes = {p: partition(p) for p in ranks}
+    return [Area(name, p, nodes[p], tuple(sizes) if PATTERNS[name].recv else (0,)) for name in chosen for p in ranks]
 
 
 def run(net: Network, areas: Sequence[Area], against: str) -> Run:
@@ -81,7 +80,7 @@ def beside_native(net: Network, runs: Sequence[Run]) -> Run:
     rows: list[Row] = []
     for collective, p, hosts in dict.fromkeys(key[:3] for key in measured):
         sizes = tuple(sorted(key[3] for key in measured if key[:3] == (collective, p, hosts)))
-        area = Area(collective, p or 1, -(-(p or 1) // (hosts or 1)), sizes)
+        area = Area(collective, p or 1, by_blocks(p or 1, -(-(p or 1) // (hosts or 1))), sizes)
         setting = _setting(net, collective)
         rows += _rows(net, area)
         native = (measured[collective, p, hosts, size] for size in sizes)

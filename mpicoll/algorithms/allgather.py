@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from ..schedules.blocks import power_of_two_floor, powers_of_two
+from ..schedules.blocks import consecutive, power_of_two_floor, powers_of_two
 from ..schedules.combinators import Layer, embed, forward, mirror, then
 from ..schedules.grids import over
 from ..schedules.grouping import dealt, itself, leaders, members, uneven
-from ..schedules.ir import Recv, Send, Steps, Strands
+from ..schedules.ir import Recv, Send, Steps, Strands, strands
 from ..schedules.nested import Allgathering, Broadcasting, Gathering
 from ..schedules.parameters import NODES, Grouping, Radix
 from ..schedules.registry import Requirement, algorithm, every
 from . import reduce_scatter
 
 
-@algorithm("allgather")
+@algorithm("allgather", uniform=True)
 def linear(p: int, rank: int) -> Steps:
     """Every rank sends its block to all others at once.
 
@@ -34,7 +34,7 @@ def linear(p: int, rank: int) -> Steps:
         )
 
 
-@algorithm("allgather")
+@algorithm("allgather", uniform=True)
 def ring(p: int, rank: int) -> Strands:
     """Each block goes round the ring once: reduce_scatter's ring reversed in time.
 
@@ -95,11 +95,13 @@ def recursive_doubling(p: int, rank: int) -> Strands:
         for have in powers_of_two(p):
             first, peer = rank & -have, rank ^ have
             yield (
-                Send(peer, tuple(range(first, first + have))),
-                Recv(peer, tuple(range(first ^ have, (first ^ have) + have))),
+                Send(peer, consecutive(first, first + have)),
+                Recv(peer, consecutive(first ^ have, (first ^ have) + have)),
             )
 
     extra = p - power_of_two_floor(p)
+    if not extra:
+        return strands(swap(p, rank))
     parts: dict[Any, tuple[int, ...]] = {i: (2 * i, 2 * i + 1) if i < extra else (i + extra,) for i in range(p - extra)}
     core = embed(swap, [part[0] for part in parts.values()], rank, parts.__getitem__)
     if rank >= 2 * extra:
@@ -136,7 +138,7 @@ fast Ethernet, 2005
             yield Send(peer, got(rank, step - 1)), Recv(peer, got(peer, step - 1))
 
 
-@algorithm("allgather")
+@algorithm("allgather", uniform=True)
 def sparbit(p: int, rank: int) -> Steps:
     """Send what one has half of all ranks further on, a quarter … one: most goes the shortest way, each block alone.
 

@@ -3,7 +3,7 @@
 from math import lcm
 from typing import Annotated
 
-from ..schedules.blocks import power_floor, power_of_two_floor
+from ..schedules.blocks import consecutive, power_floor, power_of_two_floor
 from ..schedules.combinators import Layer, embed, fold, mirror, parallel, relabel, then
 from ..schedules.grids import over
 from ..schedules.grouping import dealt, in_order, leaders, uneven
@@ -34,7 +34,7 @@ def naive(p: int, rank: int) -> Steps:
         yield *(Send(peer, (0,)) for peer in range(p) if peer != rank), *lower, *upper
 
 
-@algorithm("allreduce", blocks=lambda p: p, divides_at_owner=True)
+@algorithm("allreduce", uniform=True, blocks=lambda p: p, divides_at_owner=True)
 def ring(p: int, rank: int) -> Strands:
     """Each block goes round the ring twice: every rank reduces into it, then every rank receives the result.
 
@@ -118,7 +118,8 @@ def recursive_multiplying(p: int, rank: int, *, k: Radix = 4) -> Strands:
 
 
 def _halve_and_double(p: int, rank: int) -> Strands:
-    return then(reduce_scatter.halving(p, rank), mirror(reduce_scatter.halving(p, rank)))
+    halving = strands(reduce_scatter.halving(p, rank))
+    return then(halving, mirror(halving))
 
 
 @algorithm("allreduce", blocks=power_of_two_floor, divides_at_owner=True)
@@ -134,7 +135,7 @@ def rabenseifner(p: int, rank: int) -> Strands:
     >>> [len(step[0].blocks) for step in rabenseifner(8, 0)[0]]
     [4, 2, 1, 1, 2, 4]
     """
-    return fold(_halve_and_double, p, rank, range(power_of_two_floor(p)))
+    return fold(_halve_and_double, p, rank, consecutive(0, power_of_two_floor(p)))
 
 
 def _binary_blocks(p: int, rank: int) -> Steps | Strands:
@@ -184,7 +185,7 @@ form="binary_blocks")[0][0]]
     if form == "binary_blocks":
         return strands(_binary_blocks(p, rank))
     q = power_of_two_floor(p)
-    everything, extra = tuple(range(q)), rank + q
+    everything, extra = consecutive(0, q), rank + q
     if rank >= q:
         return then([Send(rank - q, everything)], [Recv(rank - q, everything)])
     core = _halve_and_double(q, rank)

@@ -13,7 +13,7 @@ from ..schedules.parameters import ALL, NODES, AtMost, Fanout, Grouping, Radix
 from ..schedules.registry import algorithm, every
 
 
-@algorithm("alltoall", direct=True, grid=[over(range(1, 17), k=(1, 3)), over((31,), k=(3, 64))])
+@algorithm("alltoall", uniform=True, direct=True, grid=[over(range(1, 17), k=(1, 3)), over((31,), k=(3, 64))])
 def linear(p: int, rank: int, *, k: Fanout = 8) -> Steps:
     """Send to the k next ranks and receive from the k last ones at once, then the k after them, and so on.
 
@@ -32,7 +32,7 @@ def linear(p: int, rank: int, *, k: Fanout = 8) -> Steps:
         yield *(Send(to, ((rank, to),)) for to in ahead), *(Recv(source, ((source, rank),)) for source in behind)
 
 
-@algorithm("alltoall", direct=True)
+@algorithm("alltoall", uniform=True, direct=True)
 def pairwise(p: int, rank: int) -> Steps:
     """In step i send to the rank i further on and receive from the rank i back, so that no link is shared.
 
@@ -52,6 +52,7 @@ def pairwise(p: int, rank: int) -> Steps:
 
 @algorithm(
     "alltoall",
+    uniform=True,
     grid=[
         over(range(1, 17), k=(3, 5, 8)),
         over((27, 31), k=(3, 8)),

@@ -77,7 +77,7 @@ def recursive_doubling(p: int, rank: int) -> Strands:
     return then(forward((), rank, high, low), core, forward((), rank, low, high))
 
 
-@algorithm("barrier", grid=[over(range(1, 17), k=(3, 5, 8)), over((27, 31, 64), k=(3, 8))])
+@algorithm("barrier", uniform=True, grid=[over(range(1, 17), k=(3, 5, 8)), over((27, 31, 64), k=(3, 8))])
 def dissemination(p: int, rank: int, *, k: Radix = 2) -> Steps:
     """In round i all ranks notify the ranks k^i, 2 k^i … further on, so that the known ranks grow k-fold each round.
 

@@ -101,7 +101,7 @@ Efficient algorithms for all-to-all communications in multiport message-passing 
     return then(reduce_scatter(p, rank, k=k), allgather(p, rank, k=k))
 
 
-@algorithm("alltoall", name="circulant")
+@algorithm("alltoall", uniform=True, name="circulant")
 def alltoall(p: int, rank: int) -> Steps:
     """Blocks travel as reduce_scatter's do, and are kept apart: by the largest skip first, in lg p messages for any p.
 

@@ -1,6 +1,6 @@
 """Reduce-scatter: the vectors of all ranks reduced, a block of the result at every rank."""
 
-from ..schedules.blocks import power_of_two_floor, powers_of_two
+from ..schedules.blocks import consecutive, power_of_two_floor, powers_of_two
 from ..schedules.combinators import Layer, Program, fold
 from ..schedules.grids import over
 from ..schedules.grouping import dealt, in_order, itself, leaders, members, uneven
@@ -10,7 +10,7 @@ from ..schedules.parameters import NODES, Grouping
 from ..schedules.registry import algorithm, every
 
 
-@algorithm("reduce_scatter")
+@algorithm("reduce_scatter", uniform=True)
 def ring(p: int, rank: int) -> Steps:
     """Each block goes round the ring once, every rank reduces its share into it, and it ends at its owner.
 
@@ -27,7 +27,7 @@ def ring(p: int, rank: int) -> Steps:
         yield Send((rank + 1) % p, ((rank - s) % p,)), RecvReduce((rank - 1) % p, ((rank - s - 1) % p,), "left")
 
 
-@algorithm("reduce_scatter")
+@algorithm("reduce_scatter", uniform=True)
 def pairwise(p: int, rank: int) -> Steps:
     """In step i send rank + i its block, and receive and reduce the own block from rank - i.
 
@@ -60,7 +60,7 @@ def halving(p: int, rank: int) -> Steps:
     half = p // 2
     first = 0
     while half:
-        lower, upper = tuple(range(first, first + half)), tuple(range(first + half, first + 2 * half))
+        lower, upper = consecutive(first, first + half), consecutive(first + half, first + 2 * half)
         peer = rank ^ half
         mine, theirs = (lower, upper) if rank < peer else (upper, lower)
         yield Send(peer, theirs), RecvReduce(peer, mine, "right" if rank < peer else "left")

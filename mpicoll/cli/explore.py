@@ -12,6 +12,7 @@ import click
 from ..describe.explore.choose import MOST_RANKS
 from .group import alone, asking, console
 from .names import Hinting, canonical, split_names
+from .placement import Nodes, places_ranks
 
 RANKS = "2-9,13,16"
 RANGE = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
@@ -31,11 +32,11 @@ class Explore(Hinting):
 @click.option("-p", "--ranks", "ranks", default=RANKS, show_default=True, help=f"Numbers of ranks, up to {MOST_RANKS}.")
 @click.option("--network", "net", metavar="NAME", help="Also play in time, on a network's file or a preset.")
 @click.option("--size", default="64K", show_default=True, help="Bytes of the call, in time.")
-@click.option("--ranks-per-node", type=click.IntRange(1), default=1, help="Placed by blocks, in time.  [default: 1]")
+@places_ranks
 @click.option("--title", help="Of the page.")
 def explore(
     output: str, collectives: str | None, algorithms: str | None, ranks: str, net: str | None, size: str,
-    ranks_per_node: int, title: str | None,
+    where: Nodes, title: str | None,
 ) -> None:  # fmt: skip
     """Write one HTML page that plays algorithms step by step: who holds what, which messages move, what it costs.
 
@@ -57,7 +58,8 @@ def explore(
     with asking():
         algorithms_wanted = choose.wanted(names, split_names(algorithms or ""))
         numbers = parse_ranks(ranks)
-        clock = Clock(network(net), parse_size(size), ranks_per_node) if net else None
+        nodes = {p: where.partition(p) for p in numbers} if net else {}
+        clock = Clock(network(net), parse_size(size), nodes, where.placement) if net else None
         choose_schedules = choose.schedules if algorithms else choose.with_tours
         wanted = list(choose_schedules(algorithms_wanted, numbers))
         if not wanted:

@@ -25,6 +25,17 @@ class Nodes(NamedTuple):
         """Return whether an option gives the nodes."""
         return bool(self.ranks_per_node or self.node_list or self.tasks)
 
+    @property
+    def options(self) -> list[str]:
+        """Return the options that were not left out.
+
+        >>> Nodes(2, "cyclic", None, None).options
+        ['--ranks-per-node', '--placement']
+        """
+        counts = ("--ranks-per-node", self.ranks_per_node), ("--tasks-per-node", self.tasks)
+        every = *counts, ("--node-list", self.node_list), ("--placement", self.placement != BLOCK)
+        return [name for name, value in every if value]
+
     def partition(self, p: int) -> Partition:
         """Return the ranks of each node. Raises ArgumentError where the options contradict each other, or p."""
         from ..cost.placement import place
@@ -49,17 +60,19 @@ class Nodes(NamedTuple):
         if names and len(names) != len(counts):
             raise ArgumentError(f"--node-list has {len(names)} nodes, and --tasks-per-node is for {len(counts)}")
         if sum(counts) != p:
-            raise ArgumentError(f"--tasks-per-node places {sum(counts)} ranks, and -p is {p}")
+            raise ArgumentError(f"--tasks-per-node places {sum(counts)} ranks, not {p}")
         return counts
 
     def in_words(self, partition: Partition) -> str:
-        """Return how many nodes there are, and how ranks are placed if it is not by blocks.
+        """Return how many nodes there are, and how ranks are placed if it is not by blocks."""
+        from ..cost.placement import in_words
 
-        >>> Nodes(2, "cyclic", None, None).in_words(((0, 2), (1, 3)))
-        '2 nodes, cyclic'
-        """
-        count = len(partition)
-        return f"{count} node{'s' * (count > 1)}" + f", {self.placement}" * (self.placement != BLOCK)
+        return in_words(partition, self.placement)
+
+
+placement_option = click.option(
+    "--placement", type=click.Choice(PLACEMENTS), default=BLOCK, show_default=True, help="Of ranks."
+)
 
 
 def places_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,6 +88,6 @@ def places_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--ranks-per-node", type=click.IntRange(1), help="Of all nodes but the last.  [default: 1]"),
         click.option("--tasks-per-node", "tasks", metavar="SPEC", help="As SLURM_TASKS_PER_NODE has it: 4(x3),2."),
         click.option("--node-list", metavar="LIST", help="As SLURM_JOB_NODELIST has it: node[01-04,7]."),
-        click.option("--placement", type=click.Choice(PLACEMENTS), default=BLOCK, show_default=True, help="Of ranks."),
+        placement_option,
     )
     return reduce(lambda decorated, option: option(decorated), reversed(options), run)

@@ -22,7 +22,7 @@ LOW_PRIORITY = 19  # nice
 @click.option("--all", "everything", is_flag=True, help="Also every operator on every datatype, and the codecs.")
 @click.option("--requests", is_flag=True, hidden=True, help="Compile what standard input names, and say what failed.")
 def warm(everything: bool, requests: bool) -> None:
-    """Compile the engine and the usual reductions now, so that no program has to.
+    """Compile the engine, the usual reductions and the simulator now, so that no program has to.
 
     Compiled kernels are kept once per machine, in NUMBA_CACHE_DIR if that is set. For images, shared file systems and
     CI. Exit status 1 if a kernel cannot be compiled.
@@ -68,7 +68,10 @@ def engine() -> list[Request]:
 def _usual() -> Sequence[Request]:
     import numpy as np
 
-    return [_reduction(op, np.dtype(code)) for op in OPERATORS for code in TYPES]
+    from ..kernels.background import Request
+
+    simulations = Request("mpicoll.cost.event_loop", "prepare")
+    return [simulations, *(_reduction(op, np.dtype(code)) for op in OPERATORS for code in TYPES)]
 
 
 def _everything() -> Sequence[Request]:
@@ -86,6 +89,7 @@ def _everything() -> Sequence[Request]:
     for dtype in rules.LOW.values():
         requests += [Request("mpicoll.kernels.lowp", name, (dtype,)) for name in ("widen_address", "narrow_address")]
         requests.append(Request("mpicoll.kernels.lowp", "narrow_address", (dtype, True)))
+    requests.append(Request("mpicoll.cost.event_loop", "prepare"))
     return [*requests, *(Request("mpicoll.kernels.codecs", "addresses", (name,)) for name in NAMES)]
 
 

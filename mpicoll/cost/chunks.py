@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from ..errors import ArgumentError
-from ..schedules.ir import Local, Step
+from ..schedules.ir import Local, Send, Step
 from ..schedules.schedule import Schedule
 from .network import Network
 from .profile import blocks_of, reduced_and_copied
 
-MOST_MESSAGES = 1_500_000  # of all ranks and chunks: about 45 seconds
+MOST_MESSAGES = 1_500_000  # of all ranks and chunks: about 45 seconds in Python
+MOST_COMPILED = 15_000_000  # by the compiled loop: about 2 minutes, most of it for making the programs, and 5 GiB
 
 
 def cut(schedule: Schedule, nbytes: float, chunk_bytes: int | None) -> tuple[float, int]:
@@ -26,13 +28,28 @@ def local_us(step: Step, block: float, network: Network) -> float:
     return block * (reduced / network.fold_rate + copied / network.copy_rate)
 
 
-def check_messages(schedule: Schedule, lanes: int, limit: int = MOST_MESSAGES, verb: str = "simulated") -> None:
-    """Raise ArgumentError for a schedule of more messages than can be simulated, or written, in reasonable time."""
-    ends = max(
-        sum(not isinstance(op, Local) for strand in schedule.program(rank) for step in strand for op in step)
-        for rank in {0, schedule.p - 1}
-    )
-    most = ends * schedule.p * lanes // 2  # a message has two ends
+@lru_cache(maxsize=1)
+def most_messages(schedule: Schedule) -> int:
+    """Return about how many messages a rank sends or receives: the most that three ranks do, the lower of the two.
+
+    The root of a broadcast may send to all ranks, but no rank receives as many.
+    """
+    sends = receives = 0
+    for rank in {0, schedule.p // 2, schedule.p - 1}:
+        steps = [step for strand in schedule.program(rank) for step in strand]
+        ends = [isinstance(op, Send) for step in steps for op in step if not isinstance(op, Local)]
+        sends, receives = max(sends, sum(ends)), max(receives, len(ends) - sum(ends))
+    return min(sends, receives)
+
+
+def check_messages(
+    schedule: Schedule, lanes: int, limit: int = MOST_MESSAGES, verb: str = "simulated", ranks: int | None = None
+) -> None:
+    """Raise ArgumentError for a schedule of more messages than can be simulated, or written, in reasonable time.
+
+    ranks: how many are simulated; None: all.
+    """
+    most = most_messages(schedule) * lanes * (ranks or schedule.p)
     if most > limit:
         chunks = f" in {lanes:,} chunks" if lanes > 1 else ""
         instead = "fewer ranks, or `mpicoll choose` for the closed form" if verb == "simulated" else "fewer ranks"

@@ -35,6 +35,16 @@ def place(tasks: Sequence[int], placement: Placement = BLOCK) -> Partition:
     return tuple(map(tuple, nodes))
 
 
+def in_words(nodes: Partition, placement: Placement) -> str:
+    """Return how many nodes there are, and how ranks are placed if it is not by blocks.
+
+    >>> in_words(((0, 2), (1, 3)), "cyclic")
+    '2 nodes, cyclic'
+    """
+    count = len(nodes)
+    return f"{count} node{'s' * (count > 1)}" + f", {placement}" * (placement != BLOCK)
+
+
 def equal_tasks(p: int, ranks_per_node: int) -> tuple[int, ...]:
     """Return how many of p ranks each node has, where all but the last have as many.
 

@@ -18,7 +18,7 @@ import numpy as np
 from ..garbage import collection_off
 from ..schedules.collectives import Block
 from ..schedules.grouping import Partition, by_blocks, homes
-from ..schedules.ir import Copy, Local, Recv, RecvReduce, Send, Step
+from ..schedules.ir import Copy, Local, Recv, RecvReduce, Reduce, Send, Step
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
 
@@ -207,18 +207,21 @@ def reduced_and_copied(step: Step) -> tuple[int, int]:
     """Return how many blocks a step reduces, and how many it copies or packs."""
     reduced = copied = 0
     for op in step:
-        if isinstance(op, Local):
-            reduced, copied = reduced + (not isinstance(op, Copy)), copied + isinstance(op, Copy)
-            continue
-        reduced += len(op.blocks) if isinstance(op, RecvReduce) else 0
-        copied += 0 if _is_contiguous(op.blocks) else len(op.blocks)
+        if isinstance(op, Reduce):
+            reduced += 1
+        elif isinstance(op, Copy):
+            copied += 1
+        else:
+            n = len(op.blocks)
+            reduced += n if isinstance(op, RecvReduce) else 0
+            copied += n if n > 1 and not _is_contiguous(op.blocks) else 0
     return reduced, copied
 
 
 def _is_contiguous(blocks: tuple[Block, ...]) -> bool:
-    """Return whether blocks lie side by side, so that nothing is packed for a message."""
-    first, last, n = blocks[0] if blocks else 0, blocks[-1] if blocks else 0, len(blocks)
-    return n < 2 or (isinstance(first, int) and isinstance(last, int) and last - first == n - 1)
+    """Return whether two or more blocks lie side by side, so that nothing is packed for a message."""
+    first, last = blocks[0], blocks[-1]
+    return isinstance(first, int) and isinstance(last, int) and last - first == len(blocks) - 1
 
 
 def _different(

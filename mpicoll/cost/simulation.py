@@ -10,6 +10,9 @@ On a network with a topology a message between nodes also takes the links betwee
 these fairly (fabric.py), and a message keeps a port of its sender until its last byte has left. A port of its receiver
 takes the time of its bytes at the full rate, since the port serves others while a slow message comes in. Bytes that
 arrive before a port is free wait at the receiver, and hold up no link.
+
+Without a topology, and where nothing is recorded, event_loop.py computes the same times in compiled code. Of a uniform
+algorithm it then simulates one rank for all, if no two ranks share a node's link, or all are on one node.
 """
 
 from __future__ import annotations
@@ -21,11 +24,15 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..schedules.grouping import Partition, homes
 from ..schedules.ir import Local, Send
 from ..schedules.schedule import Schedule
-from .chunks import MOST_MESSAGES, check_messages, cut, local_us
+from . import event_loop
+from .chunks import MOST_COMPILED, MOST_MESSAGES, check_messages, cut, local_us, most_messages
 from .fabric import Fabric, Flow
+from .messages import RECEIVER, SENDER, messages_of
 from .network import Level, Network
 
 Lane = tuple[int, int, int]  # a rank, a strand, the number of a chunk
@@ -55,6 +62,7 @@ class Progress:
 
 
 MOST_ROUTED = 500_000  # messages on a topology, which takes longer if they start and end at many different times
+FEW_MESSAGES = 50_000  # up to which the loop in Python serves while the other is compiled in the background: 2 seconds
 LAST = 1 << 30  # the place of what comes after all else at its time
 SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
@@ -72,7 +80,8 @@ class Simulation:
     """Simulate one call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
 
     chunk_bytes: None for whole blocks; window: chunks in flight. spans, if recorded, has what every rank does when.
-    Raises ArgumentError for a schedule of more than MOST_MESSAGES, and for nodes for which the topology has no place.
+    Raises ArgumentError for a schedule of too many messages (MOST_COMPILED; MOST_MESSAGES where spans are recorded, or
+    without numba; MOST_ROUTED on a topology), and for nodes for which the topology has no place.
     Node i of `nodes` has place i of the topology.
     """
 
@@ -91,8 +100,10 @@ class Simulation:
         self.network, self.p = network, schedule.p
         self.block, self.lanes = cut(schedule, nbytes, chunk_bytes)
         self.window = window
-        check_messages(schedule, self.lanes, MOST_MESSAGES if network.topology is None else MOST_ROUTED)
         self.home = homes(nodes) if nodes is not None else {rank: rank for rank in range(self.p)}
+        if network.topology is None and not record and self._run_compiled(schedule):
+            return
+        check_messages(schedule, self.lanes, MOST_MESSAGES if network.topology is None else MOST_ROUTED)
         self.programs = [schedule.program(rank) for rank in range(self.p)]
         self.ends = [0.0] * self.p
         self.messages = 0
@@ -118,6 +129,24 @@ class Simulation:
     def us(self) -> float:
         """The µs at which the last rank ends."""
         return max(self.ends)
+
+    def _run_compiled(self, schedule: Schedule) -> bool:
+        """Simulate by compiled code; return False where there is none, for few messages none yet."""
+        count, nodes = len(set(self.home.values())), np.array([self.home[rank] for rank in range(self.p)])
+        folded = schedule.algorithm.uniform and count in (1, self.p)
+        ranks = 1 if folded else self.p  # that are simulated
+        if not event_loop.is_ready(wait=most_messages(schedule) * self.lanes * ranks > FEW_MESSAGES):
+            return False
+        check_messages(schedule, self.lanes, MOST_COMPILED, ranks=ranks)
+        messages = messages_of(schedule, folded)
+        far = nodes[messages.ranks(SENDER)] != nodes[messages.ranks(RECEIVER)]
+        if folded:
+            nodes, far = nodes[:1], np.full(len(far), count > 1)
+        ends, received = event_loop.simulate(messages, self.network, self.block, self.lanes, self.window, nodes, far)
+        if missing := len(far) * self.lanes - received:
+            raise RuntimeError(f"{missing} messages of the schedule wait for each other")
+        self.ends, self.messages = ends.tolist() * (self.p // ranks), received * (self.p // ranks)
+        return True
 
     def _run(self) -> None:
         for rank, strands in enumerate(self.programs):

@@ -6,6 +6,8 @@ which element is reduced in which block, and with it the bits of a result.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 
 def sizes(n: int, k: int) -> list[int]:
     """Return the elements of each of k blocks that share n elements as evenly as can be, the larger ones first.
@@ -46,6 +48,16 @@ def chunk_length(length: int, slice_: int, chunk: int) -> int:
     [4, 4, 2, 0]
     """
     return max(0, min(slice_, length - chunk * slice_))
+
+
+@lru_cache(maxsize=256)
+def consecutive(first: int, end: int) -> tuple[int, ...]:
+    """Return first … end - 1. Ranks that take the same blocks share the tuple: long ones are not made for every rank.
+
+    >>> consecutive(2, 5)
+    (2, 3, 4)
+    """
+    return tuple(range(first, end))
 
 
 def powers_of_two(below: int) -> list[int]:

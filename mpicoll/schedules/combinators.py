@@ -144,6 +144,8 @@ def fold(
     end: all blocks, or those `keep` names for the rank. `inner` maps the inner program's blocks to ours.
     """
     core = core or power_of_two_floor(p)
+    if p == core and inner is same:
+        return strands(program(p, rank))
     run, first, last = run_of(p, core, rank)
     everything = tuple(blocks)
 

@@ -23,7 +23,7 @@ the residual left there is the caller's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from .collectives import Block
 
@@ -85,7 +85,7 @@ class Copy(NamedTuple):
 
 Local = Reduce | Copy
 Op = Send | Recv | RecvReduce | Local
-_OPS, _LOCAL = (Send, Recv, RecvReduce, Reduce, Copy), (Reduce, Copy)  # isinstance() is faster with a tuple
+_OPS, _LOCAL = frozenset(get_args(Op)), (Reduce, Copy)  # isinstance() is faster with a tuple
 Step = tuple[Op, ...]
 Strand = tuple[Step, ...]
 Steps = Iterable[Op | Sequence[Op]]
@@ -103,7 +103,7 @@ def strands(body: Steps | Strands) -> Strands:
 
 
 def _step(step: Op | Sequence[Op]) -> Step:
-    return (_op(step),) if isinstance(step, _OPS) else tuple(map(_op, step))
+    return (_op(step),) if type(step) in _OPS else tuple(map(_op, step))  # type: ignore[arg-type]
 
 
 def _op(op: Op) -> Op:

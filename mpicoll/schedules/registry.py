@@ -42,6 +42,8 @@ class Algorithm:
       (gatherv) it does not need the counts of other ranks. The proof checks this.
     - divides_at_owner: whether a rank that keeps a result does its last reduction, and sends the result after it. That
       rank then divides an average; otherwise every rank divides the results that it keeps. The proof checks this.
+    - uniform: whether every rank takes the steps of rank 0, with peers as many ranks further on, modulo p. Blocks may
+      have other names, but messages have as many, and as many are copied. A simulation then needs one rank.
     - requires: the condition on p, if some p are not supported.
     - grid: parameters and ranks that it is proved on besides its defaults.
     """
@@ -55,6 +57,7 @@ class Algorithm:
     ordered: bool | Callable[..., bool] = False
     direct: bool = False
     divides_at_owner: bool | Callable[..., bool] = False
+    uniform: bool = False
     layered: bool = False
     requires: Requirement | None = None
     grid: tuple[Grid, ...] = ()
@@ -218,6 +221,7 @@ def algorithm(
     ordered: bool | Callable[..., bool] = False,
     direct: bool = False,
     divides_at_owner: bool | Callable[..., bool] = False,
+    uniform: bool = False,
     layered: bool = False,
     requires: Requirement | None = None,
     grid: Sequence[Grid] = (),
@@ -252,6 +256,7 @@ def algorithm(
             ordered=ordered,
             direct=direct,
             divides_at_owner=divides_at_owner,
+            uniform=uniform,
             layered=layered,
             requires=requires,
             grid=tuple(grid),

@@ -391,6 +391,22 @@ def test_choices_print_slowdowns(tmp_path):
     assert rows[1][1] == "rules" and float(rows[1][5]) > 1
 
 
+def test_choices_know_how_ranks_were_placed(tmp_path):
+    """Recursive halving is the fastest where ranks are dealt to the nodes, swing where they are placed by blocks."""
+    lines = [",".join(choices.COLUMNS)]
+    for name in ("swing", "rabenseifner"):
+        case = choices.Case("leonardo", "a", 32, 8, "allreduce", 4096, "cyclic")
+        lines.append(f"a,leonardo,32,8,0,allreduce,4096,{choices.predicted(case, name, network('leonardo'))},{name}")
+    path = tmp_path / "measured.csv"
+    path.write_text("\n".join(lines))
+    slowdowns = []
+    for options in ([], ["--placement", "cyclic"]):
+        done = CliRunner().invoke(choices.main, [str(path), *options])
+        last = [line.split() for line in done.output.splitlines() if line.startswith("leonardo")][-1]
+        slowdowns.append(float(last[3]))
+    assert slowdowns[0] > 2 and slowdowns[1] == 1
+
+
 def test_an_algorithm_that_does_not_suit_costs_nothing_finite():
     with pytest.raises(PreconditionError):
         profile("allgather", "neighbor_exchange", 5)

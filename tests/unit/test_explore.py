@@ -366,7 +366,7 @@ def test_faults_of_schedules_that_hold_are_none():
 @pytest.mark.parametrize("per_node", [1, 2])
 def test_times_are_those_of_the_simulation(entry, per_node):
     own = Schedule(entry, served(entry, 5))
-    clock, words = Clock(network("infiniband"), 1 << 16, per_node), Words()
+    clock, words = Clock(network("infiniband"), 1 << 16, {own.p: by_blocks(own.p, per_node)}), Words()
     got = record(own, words, clock)
     simulated = Simulation(own, clock.network, clock.nbytes, by_blocks(own.p, per_node))
     time, ends = got["time"], [0.0] * own.p
@@ -396,11 +396,24 @@ def test_curves_are_those_of_the_simulation(tmp_path):
     out = tmp_path / "page.html"
     good("explore", "--algorithms", "ring,naive", "-p", "4", "--network", "infiniband", "--size", "1M", "-o", out)
     content = unpacked(out.read_text())
-    assert content["clock"] == {"network": "infiniband", "nbytes": 1 << 20, "ranks_per_node": 1, "sizes": list(SIZES)}
+    clock = {"network": "infiniband", "nbytes": 1 << 20, "nodes": {"4": "4 nodes"}, "sizes": list(SIZES)}
+    assert content["clock"] == clock
     curve, on = content["schedules"]["allreduce/ring/p=4"]["curve"], network("infiniband")
     nodes = by_blocks(4, 1)
     assert curve == [short(Simulation(schedule("allreduce", "ring", 4), on, size, nodes).us) for size in SIZES]
     assert "curve" not in content["schedules"]["allreduce/naive/p=4/order=rank"]
+
+
+def test_ranks_are_placed_as_the_options_say(tmp_path):
+    out, placed = tmp_path / "page.html", ["--node-list", "n[1-2]", "--tasks-per-node", "3,1", "--placement", "cyclic"]
+    good("explore", "--algorithms", "ring", "-p", "4", "--network", "infiniband", "-o", out, *placed)
+    content, nodes = unpacked(out.read_text()), ((0, 2, 3), (1,))
+    assert content["clock"]["nodes"] == {"4": "2 nodes, cyclic"}
+    simulated = Simulation(schedule("allreduce", "ring", 4), network("infiniband"), 1 << 16, nodes)
+    assert content["schedules"]["allreduce/ring/p=4"]["time"]["us"] == short(simulated.us)
+    assert "places 4 ranks, not 5" in refused(
+        "explore", "--algorithms", "ring", "-p", "4,5", "--network", "infiniband", "-o", out, *placed
+    )
 
 
 @pytest.mark.parametrize(("args", "said"), [

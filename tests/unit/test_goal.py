@@ -253,7 +253,7 @@ def test_nodes_are_not_in_the_text(tmp_path):
     (["alltoallv"], "so name an algorithm"), (["allreduce", "ring", "--root", 1], "has no root"),
     (["allreduce", "ring", "--network", "nowhere"], "presets are"),
     (["allreduce", "ring", "--size", "x"], "not a size"),
-    (["allreduce", "ring", "--tasks-per-node", "3"], "places 3 ranks, and -p is 4"),
+    (["allreduce", "ring", "--tasks-per-node", "3"], "places 3 ranks, not 4"),
     (["allreduce", "ring", "-n", 4], "the number of ranks is -p N"),
 ])  # fmt: skip
 def test_export_refuses_in_words(words, said):

@@ -19,6 +19,7 @@ from mpicoll.benchmarks.report.look import NEUTRAL, looks
 from mpicoll.benchmarks.report.points import cells
 from mpicoll.benchmarks.report.read import read
 from mpicoll.cost.network import network
+from mpicoll.cost.placement import place
 from mpicoll.schedules.collectives import base_collective
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.schedule import schedule
@@ -32,6 +33,10 @@ def good(*args):
     return command.good("report", *args)
 
 
+def blocks(ranks_per_node):
+    return lambda p: by_blocks(p, ranks_per_node)
+
+
 def tiles(areas, against):
     """Return the cell of each collective, p and size."""
     groups = gather([modelled.run(NET, areas, against)])
@@ -40,7 +45,7 @@ def tiles(areas, against):
 
 @pytest.mark.parametrize("against", ["rules", "mpich", "openmpi"])
 def test_a_tile_has_the_least_time_and_the_price_of_the_other_choice(against):
-    areas = modelled.areas(["allreduce", "bcast"], [4, 16, 60], 4, [8, 65536, 1 << 22])
+    areas = modelled.areas(["allreduce", "bcast"], [4, 16, 60], blocks(4), [8, 65536, 1 << 22])
     found_cells = tiles(areas, against)
     assert len(found_cells) == 2 * 3 * 3
     dear = 0
@@ -59,21 +64,21 @@ def test_a_tile_has_the_least_time_and_the_price_of_the_other_choice(against):
 
 
 def test_one_algorithm_everywhere():
-    found_cells = tiles(modelled.areas(["allreduce"], [8], 1, [8, 1 << 22]), "ring")
+    found_cells = tiles(modelled.areas(["allreduce"], [8], blocks(1), [8, 1 << 22]), "ring")
     small, large = found_cells["allreduce", 8, 8], found_cells["allreduce", 8, 1 << 22]
     assert small["against"] == "always ring: ring" and small["ratio"] > 5 > large["ratio"] >= 1
     lines = costs(NET, "allreduce", 8, True, by_blocks(8, 1), np.array([1 << 22]))
     ring, least = min(us[0] for name, *_, us in lines if name == "ring"), min(us[0] for *_, us in lines)
     assert large["ratio"] == pytest.approx(ring / least)        # in its best chunks
-    own = tiles(modelled.areas(["bcast"], [8], 1, [8]), "knomial(k=3)")["bcast", 8, 8]
+    own = tiles(modelled.areas(["bcast"], [8], blocks(1), [8]), "knomial(k=3)")["bcast", 8, 8]
     assert own["against"] == "always knomial(k=3): knomial(k=3)" and own["ratio"] > 1
-    none = tiles(modelled.areas(["bcast"], [8], 1, [8]), "ring")["bcast", 8, 8]
+    none = tiles(modelled.areas(["bcast"], [8], blocks(1), [8]), "ring")["bcast", 8, 8]
     assert none["against"] == "" and none["ratio"] is None
 
 
 def test_sizes_are_those_of_bench():
     """Of an allgather a rank's share: the call has p times as many bytes."""
-    ((_, cell),) = tiles(modelled.areas(["allgather"], [16], 4, [4096]), "rules").items()
+    ((_, cell),) = tiles(modelled.areas(["allgather"], [16], blocks(4), [4096]), "rules").items()
     lines = costs(NET, "allgather", 16, True, by_blocks(16, 4), np.array([16 * 4096]))
     assert cell["time"] == pytest.approx(min(us[0] for *_, us in lines))
 
@@ -140,9 +145,19 @@ def test_the_table_in_the_terminal():
                  "--sizes", "8,64K", "--against", "mpich")  # fmt: skip
     assert "allreduce, by the model of leonardo: the fastest; the time of mpich over its, and what mpich runs" in shown
     assert "4 ranks on 1 host" in shown and "16 ranks on 4 hosts" in shown
-    cells_of = tiles(modelled.areas(["allreduce"], [4, 16], 4, [8, 65536]), "mpich")
+    cells_of = tiles(modelled.areas(["allreduce"], [4, 16], blocks(4), [8, 65536]), "mpich")
     for cell in cells_of.values():
         assert cell["fastest"] in shown and f"{cell['ratio']:.2f}" in shown
+
+
+def test_ranks_of_the_maps_are_placed_as_the_options_say():
+    words = ["--network", "leonardo", "--collectives", "allreduce", "--ranks", "32", "--sizes", "1M"]
+    placed = ["--tasks-per-node", "8(x4)", "--node-list", "n[1-4]", "--placement", "cyclic"]
+    shown = good(*words, *placed, "--against", "ring")
+    cyclic = tiles(modelled.areas(["allreduce"], [32], lambda p: place((8,) * 4, "cyclic"), [1 << 20]), "ring")
+    by_block = tiles(modelled.areas(["allreduce"], [32], blocks(8), [1 << 20]), "ring")
+    (cell,), (other,) = cyclic.values(), by_block.values()
+    assert cell["ratio"] != other["ratio"] and f"{cell['ratio']:.2f}" in shown and "32 ranks on 4 hosts" in shown
 
 
 def test_the_page_has_both_maps(tmp_path):
@@ -166,14 +181,14 @@ def test_measured_results_have_no_price(tmp_path):
 
 
 def test_fixed_rules_are_grey():
-    groups = gather([modelled.run(NET, modelled.areas(["bcast"], [8], 1, [8]), "mpich")])
+    groups = gather([modelled.run(NET, modelled.areas(["bcast"], [8], blocks(1), [8]), "mpich")])
     look = looks(groups)
     assert look["mpich"].colour == NEUTRAL and look["binomial"].colour != NEUTRAL
 
 
 def test_a_network_that_is_slow_elsewhere_has_another_map():
     slow = replace(NET, links=replace(NET.links, latency=1000.0))
-    areas = modelled.areas(["allreduce"], [16], 1, [1 << 20])
+    areas = modelled.areas(["allreduce"], [16], blocks(1), [1 << 20])
     fast, far = (cells(gather([modelled.run(net, areas, "rules")])[0])[0]["fastest"] for net in (NET, slow))
     assert fast != far
 
@@ -181,6 +196,9 @@ def test_a_network_that_is_slow_elsewhere_has_another_map():
 @pytest.mark.parametrize(("options", "said"), [
     ([], "Missing argument 'FILE...', or --network NAME"),
     (["--ranks", "4", "FILE"], "--ranks: of the maps that --network NAME draws"),
+    (["--placement", "cyclic", "FILE"], "--placement: of the maps that --network NAME draws"),
+    (["FILE", "--network", "leonardo", "--placement", "cyclic"], "has the ranks and sizes of the FILEs"),
+    (["--network", "leonardo", "--tasks-per-node", "4(x2)"], "places 8 ranks, not 4"),
     (["--network", "nowhere"], "presets are fugaku"),
     (["--network", "leonardo", "--against", "rinng"], "did you mean 'ring'"),
     (["--network", "leonardo", "--against", "ring(depth=3)"], "depth"),
@@ -212,7 +230,7 @@ def test_maps_start_no_mpi():
 
 
 def test_every_usual_collective_has_a_map():
-    areas = modelled.areas(["all"], [8], 2, [4096])
+    areas = modelled.areas(["all"], [8], blocks(2), [4096])
     assert {area.collective for area in areas} >= {*modelled.USUAL, "barrier", "scan", "allgatherv"}
     found_cells = tiles(areas, "rules")
     assert len(found_cells) == len(areas)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
+from random import Random
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from unit.mutants import of_ranks
 from unit.test_cost import ALPHA, FORMULAS, PLAIN, RATE
 
 from mpicoll.cli import main
+from mpicoll.cost import event_loop, messages
 from mpicoll.cost.model import cost
 from mpicoll.cost.network import in_words, network
+from mpicoll.cost.placement import place
 from mpicoll.cost.profile import profile
 from mpicoll.cost.simulation import COMPUTES, RECEIVES, SENDS, Simulation
 from mpicoll.describe import times
+from mpicoll.errors import ArgumentError
+from mpicoll.kernels.background import NotCompiled
 from mpicoll.schedules.grouping import by_blocks
-from mpicoll.schedules.schedule import schedule
+from mpicoll.schedules.ir import Recv, Send
+from mpicoll.schedules.registry import registered
+from mpicoll.schedules.schedule import Schedule, schedule
 from mpicoll.selection.modelled import candidates, costs, modelled_rules
 
 KINDS = (SENDS, RECEIVES, COMPUTES)
@@ -206,6 +215,84 @@ def test_choices_of_auto_are_near_the_fastest_simulated(p, size):
     assert np.exp(np.log(slowdowns).mean()) < 1.1 and max(slowdowns) < 2
 
 
+# -- the compiled event loop ---------------------------------------------------------------------------------
+
+PORTS = replace(PLAIN.links, gap=0.4, rendezvous=2.0, rate=3 * RATE, ports=2)
+NETWORKS = (network("infiniband"), replace(PLAIN, links=PORTS, fold_rate=50.0, short_bytes=2000.0))
+NODES = (
+    lambda p: None, lambda p: by_blocks(p, 3), lambda p: by_blocks(p, p),
+    lambda p: place((p // 2, p - p // 2), "cyclic"),
+)  # fmt: skip
+CHUNKS = ((None, 1), (4, 1), (7, 2), (9, 4))        # chunks of a block, and in flight
+
+
+@pytest.fixture
+def compiled():
+    event_loop.prepare()
+
+
+@pytest.mark.parametrize("entry", list(registered()), ids=lambda entry: entry.title.replace(" ", "-"))
+def test_the_compiled_loop_computes_the_times_of_the_loop_in_python(entry, compiled):
+    """To the bit: on 2 to 16 ranks, in whole blocks and chunks, on nodes of one and of several ranks."""
+    cases = list(product(NODES, CHUNKS, NETWORKS, (8.0, 5e3, 2e5)))
+    random = Random(entry.title)
+    for p in filter(entry.serves, range(2, 17)):
+        placed, (chunks, window), net, nbytes = random.choice(cases)
+        nodes = placed(p)
+        made = Schedule(entry, p, nodes=nodes)
+        arguments = net, nbytes, nodes, nbytes / made.blocks_of_n / chunks if chunks else None, window
+        simulated, in_python = Simulation(made, *arguments), Simulation(made, *arguments, record=True)
+        assert (simulated.ends, simulated.messages) == (in_python.ends, in_python.messages), (p, *arguments)
+
+
+def test_all_ranks_of_uniform_algorithms_take_the_steps_of_rank_0():
+    uniform = [entry for entry in registered() if entry.uniform]
+    assert len(uniform) > 8
+    for entry, p in product(uniform, (2, 3, 8, 13)):
+        made = Schedule(entry, p)
+        rows, *steps, peers, blocks, sends = messages._flattened(made, [0])
+        for rank in range(1, p):
+            own, *its_steps, its_peers, its_blocks, its_sends = messages._flattened(made, [rank])
+            assert np.array_equal(own[:, 1:], rows[:, 1:]) and np.array_equal((its_peers - rank) % p, peers)
+            assert all(map(np.array_equal, [*its_steps, its_blocks, its_sends], [*steps, blocks, sends])), (made, rank)
+
+
+@pytest.mark.parametrize("entry", [entry for entry in registered() if entry.uniform], ids=lambda entry: entry.title)
+def test_a_rank_stands_for_all_ranks_of_uniform_algorithms(entry, compiled):
+    for p, nodes, (chunks, window), net in product((19, 24), (None, by_blocks), CHUNKS, NETWORKS):
+        places = nodes and nodes(p, p)
+        made, full = (Schedule(x, p, nodes=places) for x in (entry, replace(entry, uniform=False)))
+        arguments = net, 2e5, places, 2e5 / made.blocks_of_n / chunks if chunks else None, window
+        simulated, in_full = Simulation(made, *arguments), Simulation(full, *arguments)
+        assert (simulated.ends, simulated.messages) == (in_full.ends, in_full.messages)
+
+
+def test_a_ring_of_4096_ranks_is_simulated_by_one_of_them(compiled):
+    simulation = Simulation(schedule("allreduce", "ring", 4096), PLAIN, 1e9)
+    assert simulation.messages == 4096 * 2 * 4095 and len(simulation.ends) == 4096
+    assert simulation.us == pytest.approx(FORMULAS["allreduce", "ring"](4096, 1e9), rel=1e-9)
+
+
+def test_messages_that_wait_for_each_other_are_an_error(compiled):
+    both = [[Send(peer, (0,)), Recv(peer, (0,))] for peer in (1, 0)]
+    with pytest.raises(RuntimeError, match="2 messages of the schedule wait for each other"):
+        Simulation(of_ranks("allreduce", *both), replace(PLAIN, short_bytes=1.0), 8.0)
+    assert Simulation(of_ranks("allreduce", *both), PLAIN, 8.0).messages == 2
+
+
+@pytest.mark.parametrize("error", [ImportError, NotCompiled])
+def test_the_loop_in_python_serves_where_the_other_is_not_compiled(monkeypatch, error):
+    def fail():
+        raise error
+
+    expected = Simulation(schedule("allreduce", "ring_bidirectional", 5), PLAIN, 1e5, record=True).ends
+    monkeypatch.setattr(event_loop, "prepare", fail)
+    monkeypatch.setattr(event_loop.background, "poll", lambda: None)
+    assert Simulation(schedule("allreduce", "ring_bidirectional", 5), PLAIN, 1e5).ends == expected
+    with pytest.raises(ArgumentError, match="and 1,500,000 are simulated at most"):
+        Simulation(schedule("allreduce", "ring", 4096), PLAIN, 1e5)
+
+
 def run(*words):
     return CliRunner().invoke(main, ["simulate", *words])
 
@@ -225,7 +312,10 @@ def test_simulate_prints_the_times_of_algorithms():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("allreduce", "-p", "4096", "--algorithms", "ring"), "has up to 33,546,240 messages, and 1,500,000"),
+        (
+            ("allreduce", "-p", "4096", "--ranks-per-node", "4", "--algorithms", "ring"),
+            "has up to 33,546,240 messages, and 15,000,000",
+        ),
         (("allreduce", "-p", "4", "--algorithms", "rinng"), "ring"),
         (("allgather", "-p", "5", "--algorithms", "neighbor_exchange"), "an even number"),
         (("alltoallv", "-p", "4"), "its ranks know only their own counts"),

@@ -426,7 +426,7 @@ def test_choose_uses_the_reduced_rate(tree, tmp_path):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("-p 16 --tasks-per-node 4(x3),2", "--tasks-per-node places 14 ranks, and -p is 16"),
+        ("-p 16 --tasks-per-node 4(x3),2", "--tasks-per-node places 14 ranks, not 16"),
         ("-p 14 --tasks-per-node 4(x3),2 --node-list n[1-3]", "--node-list has 3 nodes, and --tasks-per-node is for 4"),
         ("-p 16 --node-list n[1-3] --ranks-per-node 4", "--node-list has 3 nodes, and 16 ranks, 4 per node, take 4;"),
         ("-p 4 --ranks-per-node 4 --tasks-per-node 4", "--ranks-per-node and --tasks-per-node both count"),

@@ -89,6 +89,6 @@ explore.costs = (data, keys, choose) => {
     sheet.append(S("text", { x: width - right + 8, y: at, class: which < 0 ? "end other" : `end side${which}` },
         spec.length > 20 ? `${spec.slice(0, 19)}…` : spec));
   return [E("p", { class: "soft small" }, `${first.collective} on ${first.p} ranks, ${data.clock.network}, `
-    + `${data.clock.ranks_per_node} rank${data.clock.ranks_per_node > 1 ? "s" : ""} a node. `
+    + `${data.clock.nodes[first.p]}. `
     + "Faint lines are the other algorithms: point at one to read it, click to choose it."), sheet];
 };

@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..._version import __version__
+from ...cost.placement import in_words
 from ...schedules.collectives import COLLECTIVES
 from ...schedules.registry import Algorithm
 from ...schedules.schedule import Schedule
@@ -77,7 +78,7 @@ def _clock(clock: Clock) -> Record:
     return {
         "network": clock.network.name,
         "nbytes": clock.nbytes,
-        "ranks_per_node": clock.ranks_per_node,
+        "nodes": {p: in_words(nodes, clock.placement) for p, nodes in clock.nodes.items()},
         "sizes": list(SIZES),
     }
 

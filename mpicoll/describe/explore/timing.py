@@ -6,13 +6,14 @@ The times are those of mpicoll/cost/simulation.py, which `mpicoll simulate` and 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...cost.network import Network
 from ...cost.simulation import COMPUTES, Lane, Simulation
 from ...cost.simulation import Message as Posted
-from ...schedules.grouping import by_blocks
+from ...schedules.grouping import BLOCK, Partition, Placement
 from ...schedules.schedule import Schedule
 
 SIZES = tuple(8 << 2 * i for i in range(11))  # bytes of calls, of the curves: 8 B to 8 MiB
@@ -40,20 +41,20 @@ class TimedSimulation(Simulation):
 
 @dataclass(frozen=True)
 class Clock:
-    """A network, the bytes of the simulated call, and how many ranks share a node."""
+    """A network, the bytes of the simulated call, the nodes by number of ranks, and how ranks are placed on them."""
 
     network: Network
     nbytes: int
-    ranks_per_node: int = 1
+    nodes: Mapping[int, Partition]
+    placement: Placement = BLOCK
 
     def simulate(self, schedule: Schedule) -> TimedSimulation:
         """Simulate a schedule. Raises ArgumentError for one of too many messages."""
-        return TimedSimulation(schedule, self.network, self.nbytes, by_blocks(schedule.p, self.ranks_per_node))
+        return TimedSimulation(schedule, self.network, self.nbytes, self.nodes[schedule.p])
 
     def curve(self, schedule: Schedule) -> list[float]:
         """Return the µs of calls of SIZES."""
-        nodes = by_blocks(schedule.p, self.ranks_per_node)
-        return [short(Simulation(schedule, self.network, size, nodes).us) for size in SIZES]
+        return [short(Simulation(schedule, self.network, size, self.nodes[schedule.p]).us) for size in SIZES]
 
 
 def short(us: float) -> float:

@@ -690,7 +690,26 @@ MUTATIONS = [
         "key=lambda source: -source.part.began, default=step",
         "unit/test_timeline.py",
     ),
-    Mutation("mpicoll/timeline/recorder.py", " -= record.form == PERSISTENT", " -= 0", "mpi/test_timeline.py"),
+    Mutation(
+        "mpicoll/fastpath/ring_rows.py",
+        "kind, comm, sequence, start, nbytes\n",
+        "kind, comm, sequence, 0, nbytes\n",
+        "mpi/test_timeline.py",
+    ),
+    Mutation(
+        "mpicoll/diagnostics/ring.py",
+        "rows[:, FIRST] >= messages - room",
+        "rows[:, FIRST] >= 0",
+        "unit/test_ring.py",
+    ),
+    Mutation(
+        "mpicoll/timeline/clock.py",
+        "self.first.ahead + drift *",
+        "self.first.ahead + 0 *",
+        "unit/test_timeline_clock.py",
+    ),
+    Mutation("mpicoll/timeline/trace_events.py", "sum(errors[:2])", "max(errors)", "unit/test_timeline_clock.py"),
+    Mutation("mpicoll/timeline/merge.py", "place.origin_us - first for", "0.0 for", "unit/test_timeline_merge.py"),
     Mutation("mpicoll/diagnostics/flight.py", "self.ended or ended", "ended", "unit/test_flight_record.py"),
     Mutation(
         "mpicoll/diagnostics/flight.py",

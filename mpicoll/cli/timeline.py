@@ -36,12 +36,14 @@ def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str 
         mpiexec -n 4 mpicoll run --timeline run.json train.py
         mpicoll timeline run.json
         mpicoll timeline run.json -o page.html
+        mpicoll timeline first.json second.json
         mpicoll timeline rank0.json.gz rank1.json.gz
 
     By collective and size: the time inside, of which a rank waited for ranks that began later, and what was hidden
     behind the program's own work, as means over ranks; the fastest such call; and what the calls took beyond its pace.
     Then the ranks that others waited for, and the critical path of the slowest call, or of one that --call names. FILE
-    is in the Trace Event Format, which viewers such as Perfetto read.
+    is in the Trace Event Format, which viewers such as Perfetto read. Several timelines of one run, as blocks of
+    `with comm.timeline(FILE)` write them, are laid together on one clock.
 
     Of files that torch.profiler (export_chrome_trace) or another program wrote, one or more ranks in each: the time
     inside, how much of it no computing hid, and what such files do not tell.
@@ -54,29 +56,28 @@ def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str 
     with asking():
         traces = [_loaded(file) for file in files]
         ours = [trace.path for trace in traces if read.is_timeline(trace)]
-        if ours and len(traces) > 1:
-            raise ValueError(f"{ours[0]} is mpicoll's timeline of all ranks; give it alone")
+        if 0 < len(ours) < len(traces):
+            other = next(trace.path for trace in traces if trace.path not in ours)
+            raise ValueError(f"{ours[0]} is mpicoll's timeline, and {other} is of another program; pass them apart")
         if not ours:
             for option, is_given in (("--call", call is not None), ("--otf2", otf2 is not None)):
                 if is_given:
                     raise ValueError(f"{option} needs a timeline of mpicoll's, and {files[0]} is of another program")
             run = other_traces.collect(traces)
     if otf2 is not None:
-        _write_otf2(traces[0], otf2)
+        _write_otf2(traces, otf2)
     elif ours:
-        _report(traces[0], call, as_json, output)
+        _report(traces, call, as_json, output)
     else:
         report_other(run, as_json, output)
 
 
-def _write_otf2(trace: Trace, folder: str) -> None:
-    """Write a timeline as an OTF2 archive."""
-    from ..timeline import read
-
+def _write_otf2(traces: Sequence[Trace], folder: str) -> None:
+    """Write the timeline of a run as an OTF2 archive."""
     with extra("--otf2", "pip install 'mpicoll[otf2]'"):
         from ..timeline import otf2_archive
     with asking():
-        recorded = read.timeline_of(trace)
+        recorded = _recorded(traces)
         try:
             otf2_archive.write(recorded, folder)
         except OSError as error:
@@ -94,13 +95,20 @@ def _loaded(file: str) -> Trace:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _report(trace: Trace, call: int | None, as_json: bool, output: str | None) -> None:
+def _recorded(traces: Sequence[Trace]) -> TimelineFile:
+    """Return the timeline that one or more files of a run have. Raises TimelineError."""
+    from ..timeline import merge, read
+
+    return merge.merge([read.timeline_of(trace) for trace in traces])
+
+
+def _report(traces: Sequence[Trace], call: int | None, as_json: bool, output: str | None) -> None:
     """Print or write where the time of a timeline of mpicoll's went."""
     from ..describe.picture import many
-    from ..timeline import path, read, waits
+    from ..timeline import path, waits
 
     with asking():
-        recorded = read.timeline_of(trace)
+        recorded = _recorded(traces)
         slowest = waits.slowest(recorded, call)
     steps = recorded.steps.get(slowest[0].key, [])
     links = path.critical_path(slowest, steps)
@@ -122,7 +130,7 @@ def _report(trace: Trace, call: int | None, as_json: bool, output: str | None) -
         if late:
             pictures.insert(1, page.draw_stragglers(late))
         shown = [table for table in tables if table.rows]
-        title = f"Where the time of {Path(recorded.path).name} went"
+        title = f"Where the time of {', '.join(Path(trace.path).name for trace in traces)} went"
         write(output, page.build(title, [headline, described], shown, pictures), many(len(pictures), "picture"))
         return
     to = console()

@@ -202,7 +202,9 @@ class PersistentCall(ActiveCall):
         history = self.state.history
         ids = history.ids(call.name, call.form, call.prepared.choice.algorithm, passed.operator)
         words = RowWords(ids, self.sequence | history.number, with_root(0, passed.root), passed.nbytes)
-        fast_start: CompiledFastStart | None = self.state.fast_path.open_start(self.own_execution, started, words)
+        common = record(call, self.sequence)
+        fast_start: CompiledFastStart | None
+        fast_start = self.state.fast_path.open_start(self.own_execution, started, words, common)
         return fast_start
 
     def update_kernels(self) -> bool:
@@ -221,6 +223,11 @@ class PersistentCall(ActiveCall):
         if can_take_fast_path(self.call):
             self.fast_start = self._open_fast_start()
         return self.fast_start is not None
+
+    @property
+    def started(self) -> int:
+        """Return which start is the last, from 1 on."""
+        return int(self.state.queue.started[self.sequence][0])
 
     def next_start(self) -> Operation | None:
         """Return the operation of one start, or one that completes a start of the fast path; None if it is complete.

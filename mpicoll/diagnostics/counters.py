@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from ..plans.plan import SEQUENCES
 
-# of the last call, of who traces, of the calls whose tags may not be used again, and whether those of one are in flight
+# The last call; who traces; the calls whose tags may not be used again; and whether those of a call are in flight.
+# TRACES: how many sinks take records, which Python makes; above RING_SHIFT the communicator's number in the ring of
+# timelines (ring.py), 0 if its calls are not recorded there.
 CALLS, TRACES, BROKEN = range(3)
 IN_FLIGHT = BROKEN + SEQUENCES
 NUMBERS = IN_FLIGHT + SEQUENCES
+RING_SHIFT = 32

@@ -68,7 +68,7 @@ class Place(NamedTuple):
 class Placed(Protocol):
     """A communicator, as its record needs it."""
 
-    place: Place | None
+    place: Place
     waited_for: tuple[int, ...]
 
 
@@ -152,10 +152,8 @@ class FlightRecord:
         slot, self.slots = self.slots, self.slots + 1
         return np.frombuffer(self.memory, np.int64, NUMBERS, 8 * (HEADER + slot * NUMBERS)), slot
 
-    def place(self, comm: MPI.Intracomm, slot: int) -> Place | None:
-        """Return what the record calls a new communicator; None if nothing is recorded."""
-        if self.memory is None:
-            return None
+    def place(self, comm: MPI.Intracomm, slot: int) -> Place:
+        """Return what the records of its ranks call a new communicator, as timelines do."""
         ranks = world_ranks(comm)
         name = spans(ranks)
         self.names[name] += 1  # ranks make communicators of the same ranks in the same order
@@ -179,10 +177,9 @@ class FlightRecord:
         self.written, self.ended = time.monotonic(), self.ended or ended
         communicators = []
         for state, answer in answers:
-            if state.place is not None:
-                facts = asdict(answer) | {"location": ""}  # once for all
-                waits = {"waited_for": list(state.waited_for)}
-                communicators.append(state.place._asdict() | {"answer": facts} | waits)
+            facts = asdict(answer) | {"location": ""}  # once for all
+            waits = {"waited_for": list(state.waited_for)}
+            communicators.append(state.place._asdict() | {"answer": facts} | waits)
         content: dict[str, Any] = self.about | {"location": where, "ended": self.ended, "communicators": communicators}
         text = json.dumps(content).encode()
         while len(text) > TEXT and communicators:

@@ -13,8 +13,8 @@ class Record:
     """The record of a call, for traces: the messages this rank posted, and the bytes that it sent and received.
 
     root is a rank of the communicator, -1 for a collective without a root. why names no sizes, so that it is equal for
-    calls served for the same reason. fast_path says whether the call took the fast path, and times, while a timeline is
-    recorded, when it ran.
+    calls served for the same reason. fast_path says whether the call took the fast path, start which start of a
+    persistent collective it is, from 1 on, and times, while a timeline is recorded, when it ran.
     """
 
     collective: str
@@ -32,6 +32,7 @@ class Record:
     fast_path: bool = False
     received: int = 0
     root: int = -1
+    start: int = 0
     times: Times | None = field(default=None, compare=False, repr=False)
 
     def with_values(self, **values: object) -> Record:

@@ -88,7 +88,7 @@ class Watched(Protocol):
     failures: list[Failure]
     rank_failure: RankFailure
     entered: int
-    place: Place | None
+    place: Place
     waited_for: tuple[int, ...]
     recovery_call: RecoveryCall | None
     object_calls: int

@@ -121,6 +121,11 @@ class ActiveCall:
         """Return the name of the method that was called."""
         return self.call.name
 
+    @property
+    def started(self) -> int:
+        """Return which start of a persistent collective this is, from 1 on; 0 for other calls."""
+        return 0
+
     def exchange_counts(self) -> Stage:
         """Return a stage that exchanges counts and sets the plan for them."""
         return count_exchange.exchange_counts(self.state, self.call, self.sequence, self._on_counts)
@@ -176,7 +181,7 @@ class ActiveCall:
             assert self.execution is not None
             times = self.clock.times(self.execution.events())
             call_record = record(self.call, self.sequence, self.execution.progress, times)
-            self.state.record(call_record.with_values(fast_path=self.fast_path))
+            self.state.record(call_record.with_values(fast_path=self.fast_path, start=self.started))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.state.scratch.take(nbytes) if nbytes else None

@@ -9,6 +9,7 @@ self-test must pass before the engine is used.
 from __future__ import annotations
 
 import ctypes
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -42,12 +43,14 @@ following = njit(rolled.following)
 WAITING, DONE = 0, 1
 # columns of a lane's state, indices in `library` and `call`
 LANE, STEP, COUNT, TURN, FIRST_EVENT = range(5)
-ISEND, IRECV, TESTALL, WTIME, YIELD, USLEEP, BYTE, TRUNCATED = range(8)
-REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, STATUS_COUNT = range(8, 12)
+ISEND, IRECV, TESTALL, WTIME, YIELD, USLEEP, CLOCK_GETTIME, BYTE, TRUNCATED = range(9)
+REQUEST_SIZE, STATUS_SIZE, STATUS_ERROR, STATUS_COUNT = range(9, 13)
 IDLE_SINCE = 3  # index in Execution.counters: when the walker became idle, in microseconds; 0 while it moves
 EVENT_COUNT = 4  # index there too: the events of the call so far
-COMM, TAG, REQUESTS, STATUSES, FLAG, MAX_REQUESTS, EVENTS, CAPACITY = range(8)  # EVENTS: a table of CAPACITY rows
+# EVENTS: a table of CAPACITY rows; TIMESPEC: two words for clock_gettime
+COMM, TAG, REQUESTS, STATUSES, FLAG, MAX_REQUESTS, EVENTS, CAPACITY, TIMESPEC = range(9)
 STATE_COLUMNS = 5
+_CLOCK = int(time.CLOCK_MONOTONIC)
 _SOURCES = local_ops.__file__, patience.__file__, events.__file__, *local_ops.INLINED
 _MARK = 0x5A3C6971  # a byte count that occurs nowhere else in a status
 # rows of Execution.table: the walker's parameters in order, and the state before the first step
@@ -68,9 +71,11 @@ def fits(rows, segments, geometry, top, posts, lane, library, call):  # type: ig
 
 
 @njit
-def nanoseconds(library):  # type: ignore[no-untyped-def]
-    """Return the time of MPI_Wtime in nanoseconds."""
-    return int(call_double(library[WTIME], (0,)) * 1e9)
+def nanoseconds(library, call):  # type: ignore[no-untyped-def]
+    """Return the time of the monotonic clock in nanoseconds."""
+    call_int(library[CLOCK_GETTIME], (_CLOCK, call[TIMESPEC]))
+    timespec = line(call[TIMESPEC], 2)
+    return timespec[0] * 1_000_000_000 + timespec[1]
 
 
 @njit
@@ -81,7 +86,7 @@ def record_message(call, library, progress, kind, peer, nbytes, strand, slot, la
     if index < call[CAPACITY]:
         event = line(call[EVENTS] + 8 * COLUMNS * index, COLUMNS)
         event[0], event[1], event[2], event[3], event[4] = kind, peer, nbytes, strand, slot
-        event[5], event[6], event[7], event[8], event[9], event[10] = lane, step, turn, nanoseconds(library), 0, 0
+        event[5], event[6], event[7], event[8], event[9], event[10] = lane, step, turn, nanoseconds(library, call), 0, 0
 
 
 @njit
@@ -156,10 +161,10 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         return -library[TRUNCATED]
                 first_event = state[unit, FIRST_EVENT]
                 if first_event >= 0:
-                    record_time(call, first_event, state[unit, COUNT], ARRIVED, nanoseconds(library))
+                    record_time(call, first_event, state[unit, COUNT], ARRIVED, nanoseconds(library, call))
                 finish(rows, segments, geometry, bases, top, posts, bottom, lane, slot, turn, kernel_args)
                 if first_event >= 0:
-                    record_time(call, first_event, state[unit, COUNT], ENDED, nanoseconds(library))
+                    record_time(call, first_event, state[unit, COUNT], ENDED, nanoseconds(library, call))
                 progress[2] += 1
                 moved = True
                 state[unit, COUNT] = -1
@@ -229,7 +234,7 @@ def advance(tables, nanoseconds):  # type: ignore[no-untyped-def]
 def library() -> np.ndarray:
     """Return the addresses, constants and sizes of the MPI library, at the indices ISEND to STATUS_COUNT."""
     mpi, c = ctypes.CDLL(MPI.__file__), ctypes.CDLL(None)
-    functions = [mpi.MPI_Isend, mpi.MPI_Irecv, mpi.MPI_Testall, mpi.MPI_Wtime, c.sched_yield, c.usleep]
+    functions = [mpi.MPI_Isend, mpi.MPI_Irecv, mpi.MPI_Testall, mpi.MPI_Wtime, c.sched_yield, c.usleep, c.clock_gettime]
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
     codes = [handle_of(MPI.BYTE), MPI.ERR_TRUNCATE]
     sizes = [MPI._sizeof(MPI.Request), MPI._sizeof(MPI.Status)]
@@ -263,8 +268,9 @@ class Execution:
         max_requests = max(1, plan.most_messages)
         self.requests = np.empty(len(self.state) * max_requests * int(self.library[REQUEST_SIZE]), np.uint8)
         self.statuses = np.zeros(max_requests * int(self.library[STATUS_SIZE]), np.uint8)
-        buffers = [MPI.Get_address(x) for x in (self.requests, self.statuses, self.flag)]
-        self.call = np.array([handle_of(comm), 0, *buffers, max_requests, 0, 0], np.int64)
+        self.timespec = np.zeros(2, np.int64)
+        *buffers, timespec = map(MPI.Get_address, (self.requests, self.statuses, self.flag, self.timespec))
+        self.call = np.array([handle_of(comm), 0, *buffers, max_requests, 0, 0, timespec], np.int64)
         self.kernel_args = np.array(NO_KERNELS, np.int64)
         arrays = plan.rows, plan.segments, plan.steps, plan.strands, self.geometry, self.bases, self.kernel_args
         self.table = addresses(*arrays, self.state, self.library, self.call, self.flag, self.counters, self.start)

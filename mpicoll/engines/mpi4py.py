@@ -169,7 +169,7 @@ class Execution:
         if self.is_recording and first >= MAX_EVENTS:
             self.lost += len(messages)
         elif self.is_recording:
-            now = int(MPI.Wtime() * 1e9)
+            now = time.monotonic_ns()
             position = lane.strand, lane.slot, lane.lane, lane.step, lane.turn, now, 0, 0
             posted = [(kind, peer, n) for kind, _, n, peer in messages] or [(NO_MESSAGE, -1, 0)]
             self.recorded += [[*message, *position] for message in posted]
@@ -177,7 +177,7 @@ class Execution:
 
     def _record_time(self, indices: range, column: int) -> None:
         for index in indices:
-            self.recorded[index][column] = int(MPI.Wtime() * 1e9)
+            self.recorded[index][column] = time.monotonic_ns()
 
     def record_events(self, on: bool) -> None:
         """Start or stop recording events, from the next message on."""

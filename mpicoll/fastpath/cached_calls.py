@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ..buffers.buffer import Buffer
 from ..buffers.datatypes import facts, recipe
 from ..diagnostics.history import with_root
+from ..diagnostics.ring import RING
 from ..dispatch import execute
 from ..dispatch.call import Call
 from ..dispatch.methods import Invocation
@@ -73,13 +74,16 @@ def _make(
         for form in (BLOCKING, NONBLOCKING)
     ), state.history.number, with_root(0, passed.root), passed.nbytes
     tables = map(MPI.Get_address, (execution.table, details))
-    row = np.array([*words, *bound, *tables, *own, *of_history], np.int64)
     leaves = _leaves((invocation.send, invocation.recv, invocation.counts))
     kept = invocation.op, [_referenced(leaf) for leaf in leaves if isinstance(leaf, (str, MPI.Datatype))]
     if any_counts is not None:
         choice = replace(choice, why=choice.rule or choice.why)  # that do not mention the bytes of this call
     record, nbytes = execute.record(call, 0), nbytes + details.nbytes
-    cached = CachedCall(execution, choice, record, method, nbytes, details, kept, any_counts, packed, operator)
+    names = {form: method.spelled(form) for form in (BLOCKING, NONBLOCKING)}
+    records = (record.with_values(fast_path=True, form=form, name=name) for form, name in names.items())
+    kind, kinds = RING.add(execution.plan, *records)
+    row = np.array([*words, *bound, *tables, *own, *of_history, kind], np.int64)
+    cached = CachedCall(execution, choice, record, method, nbytes, details, kept, any_counts, packed, operator, kinds)
     return cached, row
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..diagnostics.history import FAILED, RowWords
+from ..diagnostics.record import Record
 from ..dispatch import execute
 from ..dispatch.call import Call
 from ..dispatch.methods import Method
@@ -258,11 +259,11 @@ class CompiledFastPath:
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
 
     def open_start(
-        self, execution: compiled.Execution, started: np.ndarray, words: RowWords
+        self, execution: compiled.Execution, started: np.ndarray, words: RowWords, record: Record
     ) -> CompiledFastStart | None:
         """Return the fast path for the starts of a persistent collective; None until its functions are compiled."""
         try:
-            return CompiledFastStart(self.state, execution, started, words)
+            return CompiledFastStart(self.state, execution, started, words, record)
         except background.NotCompiled:
             return None
 

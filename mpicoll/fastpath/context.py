@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics import ring
 from ..diagnostics.flight import RECORD
 from ..engines.compiled import advance, handle_of
 from ..progress import driver
@@ -30,7 +31,8 @@ NAMED, F90_REAL, F90_COMPLEX, F90_INTEGER, OWN_KEYVAL, HAS_OWN_OP = range(73, 79
 HISTORY, CLOCK_GETTIME, LAST_ROW = range(79, 82)
 ROW_WORDS = 82  # the first of four words of a persistent call: history.RowWords
 THREAD_STATE, STATE_FRAME, STATE_INDIRECT, PREVIOUS_FRAME, FRAME_INSTRUCTION, KNOWN_SITES, UNKNOWN_SITE = range(86, 93)
-CONTEXT = 93
+RING, KIND = 93, 94  # the header of the ring of timelines; the kind of a persistent call in it
+CONTEXT = 95
 HASH_SLOTS = 1024  # of the hash table of predefined datatypes and operators
 DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
@@ -90,7 +92,7 @@ def _common() -> np.ndarray:
     if (where := frames.layout()) is not None:
         context[THREAD_STATE] = ctypes.cast(ctypes.pythonapi.PyThreadState_Get, ctypes.c_void_p).value or 0
         context[STATE_FRAME : FRAME_INSTRUCTION + 1] = where
-    context[KNOWN_SITES] = MPI.Get_address(SITE_TABLE)
+    context[KNOWN_SITES], context[RING] = MPI.Get_address(SITE_TABLE), ring.RING.address
     request = MPI.Request()
     wide = MPI._sizeof(request) == 8
     null = (ctypes.c_int64 if wide else ctypes.c_int32).from_address(MPI._addressof(request)).value

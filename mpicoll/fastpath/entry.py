@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics import counters, history
-from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, TRACES
-from ..engines import compiled
+from ..diagnostics import counters, history, ring
+from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, NUMBERS, RING_SHIFT, TRACES
+from ..diagnostics.history import NUMBER_SHIFT
+from ..engines import compiled, events
 from ..engines.compiled import (
     BYTE,
     DONE,
@@ -41,7 +42,7 @@ from ..kernels.memory import call_int, call_long, line, load, table
 from ..plans import plan
 from ..progress import table as progress
 from . import context as field
-from . import history_rows, outcome, pack, rebind, recipe, recipe_table, signature, sites, spin
+from . import history_rows, outcome, pack, rebind, recipe, recipe_table, ring_rows, signature, sites, spin
 from .signature import (
     DATA,
     KEYS,
@@ -62,7 +63,8 @@ PACKS = KEYS + 9  # the address of the words of pack.py, 0 if no buffer has hole
 ERRORS = KEYS + 10  # the address of a word that is 1 if a user's operator raised, 0 for other operators
 # words for the call's row in the history
 ROW_IDS, ROW_IDS_NONBLOCKING, ROW_COMM, ROW_ROOT, ROW_BYTES = range(KEYS + 11, KEYS + 16)
-COLUMNS = KEYS + 16
+ROW_KIND = KEYS + 16  # in the ring of timelines: of blocking calls; that of nonblocking ones is the next number
+COLUMNS = KEYS + 17
 _METH_FASTCALL = 0x80
 NOT_SERVED, IN_PROGRESS, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
@@ -153,13 +155,19 @@ def run_plan(context, at, nanoseconds, continues):  # type: ignore[no-untyped-de
 
 
 @njit
-def store_outcome(context, tables, code, request, errors):  # type: ignore[no-untyped-def]
-    """Store the outcome. Return True, with a complete request, if the call is complete and needs no Python."""
+def store_outcome(context, tables, code, request, errors, kind, sequence, start, nbytes):  # type: ignore[no-untyped-def]
+    """Store the outcome. Return True, with a complete request, if the call is complete and needs no Python.
+
+    The last four arguments are words of the call's row in the ring of timelines.
+    """
     context[field.OUTCOME] = COMPLETED if code == DONE else IN_PROGRESS if code == WAITING else code
-    if code != DONE or load(context[field.NUMBERS] + 8 * TRACES) != 0 or (errors != 0 and load(errors) != 0):
+    if code != DONE or (errors != 0 and load(errors) != 0) or context[field.UNKNOWN_SITE] != 0:
         return False
-    if context[field.UNKNOWN_SITE] != 0:
-        return False
+    traces = load(context[field.NUMBERS] + 8 * TRACES)
+    if traces != 0:
+        comm = traces >> RING_SHIFT
+        if traces != comm << RING_SHIFT or not ring_rows.write(context, tables, comm, kind, sequence, start, nbytes):
+            return False
     context[field.OUTCOME] = NOT_SERVED
     context[field.FINISHED], context[field.SCRATCH_SHARED] = 1, 0
     if request != 0:  # a send to PROC_NULL: complete, but not null, as Waitany needs
@@ -242,7 +250,9 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
         if row[PACKS] != 0:
             pack.unpack(row[PACKS])
         history_rows.end(context)
-    served = store_outcome(context, tables, code, 0 if n == 5 else load(arguments + 40), row[ERRORS])
+    request, kind = (0, row[ROW_KIND]) if n == 5 else (load(arguments + 40), row[ROW_KIND] + 1)
+    nbytes = row[ROW_BYTES] if row[ANY_COUNTS] != 0 else ring.AS_KIND
+    served = store_outcome(context, tables, code, request, row[ERRORS], kind, numbers[CALLS], 0, nbytes)
     context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
     if served:  # else Python releases them when MPI has finished with their memory
         release_buffers(context)
@@ -267,7 +277,10 @@ def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
     code = run_plan(context, context[field.TABLE], context[field.SPIN_NS], True)
     if code == DONE:
         history_rows.end(context)
-    return call_long(context[field.NUMBER], (0 if store_outcome(context, tables, code, load(arguments), 0) else 1,))
+    number = context[sequence] & ((1 << NUMBER_SHIFT) - 1)  # without that of the communicator
+    of_row = context[field.KIND], number, started[0], ring.AS_KIND
+    served = store_outcome(context, tables, code, load(arguments), 0, *of_row)
+    return call_long(context[field.NUMBER], (0 if served else 1,))
 
 
 def finish(this, arguments, n):  # type: ignore[no-untyped-def]
@@ -301,8 +314,8 @@ _lock = threading.Lock()  # two threads must not make two definitions: Python ke
 def _definition(function: Callable[..., Any]) -> _Definition:
     with _lock:
         if function not in _defined:
-            own = field, outcome, pack, rebind, recipe, recipe_table, history_rows, signature, sites, spin
-            modules = *own, compiled, counters, history, plan, memory, progress
+            own = field, outcome, pack, rebind, recipe, recipe_table, history_rows, ring_rows, signature, sites, spin
+            modules = *own, compiled, counters, events, history, ring, plan, memory, progress
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..diagnostics.history import RowWords
+from ..diagnostics.record import Record
 from ..dispatch.call import Call
 from ..dispatch.methods import Method
 from ..kernels.background import NotCompiled
@@ -73,7 +74,7 @@ class ClosedFastPath:
     def insert(self, call: Call) -> None:
         """Ignore the call: nothing is cached here."""
 
-    def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> None:
+    def open_start(self, execution: Any, started: np.ndarray, words: RowWords, record: Record) -> None:
         """Return None: starts take the slow path."""
 
     def share_scratch(self, scratch: np.ndarray) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.ring import RING
 from ..engines import compiled
 from . import context as field
 from . import entry, sites
@@ -15,6 +16,7 @@ from .spin import spin_budget_ns
 
 if TYPE_CHECKING:
     from ..diagnostics.history import RowWords
+    from ..diagnostics.record import Record
     from ..runtime.comm_state import CommState
 
 
@@ -25,14 +27,20 @@ class CompiledFastStart:
     again, and returns 0 if it was complete.
     """
 
-    def __init__(self, state: CommState, execution: compiled.Execution, started: np.ndarray, words: RowWords) -> None:
-        """Make the functions for an execution that stays bound; `started` has one word, the number of starts."""
+    def __init__(
+        self, state: CommState, execution: compiled.Execution, started: np.ndarray, words: RowWords, record: Record
+    ) -> None:
+        """Make the functions for an execution that stays bound; `started` has one word, the number of starts.
+
+        record: what the records of all starts have in common.
+        """
         self.keep = execution, started, state.needing_python, state.counters, np.empty(0, np.int64)
         self.context = field.new_context(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
         self.context[field.SPIN_NS] = spin_budget_ns(words.nbytes)
         self.context[field.ROW_WORDS : field.ROW_WORDS + len(words)] = words
+        self.context[field.KIND], self.kinds = RING.add(execution.plan, record.with_values(fast_path=True))
         self.context[field.OPEN] = True
         self.fast_call = entry.bind_to(self.context, entry.fast_start)
         self.finish = entry.bind_to(self.context, entry.finish)

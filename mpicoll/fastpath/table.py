@@ -12,6 +12,7 @@ import numpy as np
 
 from ..buffers.operators import Operator
 from ..diagnostics.record import Record
+from ..diagnostics.ring import Kind
 from ..dispatch.call import Prepared
 from ..dispatch.methods import Method
 from ..engines import compiled
@@ -66,6 +67,7 @@ class CachedCall:
     - any_counts: binds the execution to the counts of a call; None for fixed counts.
     - packed: packs and unpacks buffers with holes; None if there are none.
     - operator: an operator whose kernel is in Python, which stores its errors; else None.
+    - kinds: those of its calls in timelines, blocking and nonblocking ones.
     """
 
     execution: compiled.Execution
@@ -78,6 +80,7 @@ class CachedCall:
     any_counts: AnyCounts | None = None
     packed: PackedBuffers | None = None
     operator: Operator | None = None
+    kinds: tuple[Kind, ...] = ()
 
     def error(self) -> BaseException | None:
         """Return the error of an operator's kernel in the last call, and clear it; None if there is none."""

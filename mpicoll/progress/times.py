@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
-
-from mpi4py import MPI
 
 from ..engines.events import POSTED, RECORDING, Events
 
 
 class Times(NamedTuple):
-    """The times of a call on this rank, in seconds of MPI.Wtime, and the events of its plan.
+    """The times of a call on this rank, in seconds of time.monotonic(), and the events of its plan.
 
     - waited: when the program began to wait for the call; equal to `ended` if the call was complete by then.
     - events: None for MPI's own collectives.
@@ -28,24 +27,24 @@ class Clock:
     __slots__ = ("began", "is_blocking", "waited")
 
     def __init__(self, began: float = 0.0, is_blocking: bool = False) -> None:
-        """Make the clock of a call that began at this MPI.Wtime; 0: when its first message was posted."""
+        """Make the clock of a call that began at this time.monotonic(); 0: when its first message was posted."""
         self.began, self.waited, self.is_blocking = began, 0.0, is_blocking
 
     def wait_begins(self) -> None:
         """Record that the program waits from now on; a second call does nothing."""
         if RECORDING.users and not self.waited:
-            self.waited = MPI.Wtime()
+            self.waited = time.monotonic()
 
     def times(self, events: Events | None = None) -> Times | None:
         """Return the times of the call, which ends now; None if no timeline is recorded."""
         if not RECORDING.users:
             return None
-        ended = MPI.Wtime()
+        ended = time.monotonic()
         first = float(events.rows[0, POSTED]) * 1e-9 if events is not None and len(events.rows) else ended
         began = min(self.began or first, ended)
         return Times(began, began if self.is_blocking else max(self.waited or ended, began), ended, events)
 
 
 def now() -> float:
-    """Return MPI.Wtime if a timeline is recorded, else 0."""
-    return MPI.Wtime() if RECORDING.users else 0.0
+    """Return time.monotonic() if a timeline is recorded, else 0."""
+    return time.monotonic() if RECORDING.users else 0.0

@@ -17,12 +17,13 @@ import numpy as np
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
-from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, TRACES
+from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, RING_SHIFT, TRACES
 from ..diagnostics.fault_tolerance import RankFailure, agree_on, is_rank_failure, is_revoked
 from ..diagnostics.flight import RECORD
 from ..diagnostics.history import FAILED, CommHistory
 from ..diagnostics.peer_status import PeerStatus
 from ..diagnostics.record import Record, Sink
+from ..diagnostics.ring import RingSink
 from ..diagnostics.status import MAX_FAILURES, Failure, describe
 from ..engines import selftest
 from ..errors import CommError, EngineError, MpicollError
@@ -87,6 +88,7 @@ class CommState:
         self.override(Overrides(learn=self.settings.learn))
         self.queue = Queue(self, self.counters[IN_FLIGHT:], self.settings.progress)
         self.traces: list[Sink] = []
+        self.ring_sink = RingSink()
         self.warned: set[str] = set()
         self.leaked: list[Any] = []  # aborted operations with messages posted: MPI may still write to their memory
         self.scratch = Scratch(self.fast_path)
@@ -109,7 +111,7 @@ class CommState:
         self.object_calls, self.object_call = 0, ""  # lowercase collectives begun, and the name of the one in progress
         self.recovery_call: watchdog.RecoveryCall | None = None
         self.place = RECORD.place(self.comm, slot)
-        self.history = CommHistory(RECORD.history, *(self.place.name, self.place.number) if self.place else ("", 0))
+        self.history = CommHistory(RECORD.history, self.place.name, self.place.number)
         if self.settings.check and len(private_comms) == 1:
             agree_on(self.comm, 1)  # from here on, a rank may revoke check_comm
         if is_revoked(comm):
@@ -327,13 +329,30 @@ class CommState:
 
     def trace(self, sink: Sink) -> None:
         """Append the records of all calls to this sink, until untrace()."""
-        self.traces.append(sink)
-        self.counters[TRACES] = len(self.traces)
+        self._set_traces([*self.traces, sink])
 
     def untrace(self, sink: Sink) -> None:
         """Stop appending records to this sink."""
-        self.traces[:] = [other for other in self.traces if other is not sink]  # two sinks may be equal lists
-        self.counters[TRACES] = len(self.traces)
+        self._set_traces([other for other in self.traces if other is not sink])  # two sinks may be equal lists
+
+    def trace_in_ring(self) -> int:
+        """Write all calls into the ring until the matching untrace_in_ring(); return the number that its rows have."""
+        self.ring_sink.users += 1
+        if self.ring_sink.users == 1:
+            self.trace(self.ring_sink)
+        return self.ring_sink.number
+
+    def untrace_in_ring(self) -> None:
+        """Undo one trace_in_ring()."""
+        self.ring_sink.users -= 1
+        if not self.ring_sink.users:
+            self.untrace(self.ring_sink)
+
+    def _set_traces(self, traces: list[Sink]) -> None:
+        """Set the sinks. The fast path writes into the ring itself, and lets Python make records for the others."""
+        self.traces[:] = traces
+        in_ring = self.ring_sink.users > 0
+        self.counters[TRACES] = len(traces) - in_ring + (self.ring_sink.number * in_ring << RING_SHIFT)
 
     def record(self, record: Record) -> None:
         """Append a record to every sink."""

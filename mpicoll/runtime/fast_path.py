@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..diagnostics.history import RowWords
+from ..diagnostics.record import Record
 from ..progress.operation import Operation
 from ..selection.select import Overrides
 
@@ -38,7 +39,7 @@ class FastPath(Protocol):
     def insert(self, call: Any) -> None:
         """Serve calls of this kind from now on, if the call has a key and its plan is that of the last such call."""
 
-    def open_start(self, execution: Any, started: np.ndarray, words: RowWords) -> Any:
+    def open_start(self, execution: Any, started: np.ndarray, words: RowWords, record: Record) -> Any:
         """Return the fast path for the starts of a persistent collective; None if they take the slow path."""
 
     def activate(self, overrides: Overrides) -> None:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.flight import run_name, started
+from .model import Identity
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 EXCHANGES = 16  # with rank 0 for each rank, of which the quickest counts
 _TAG = 1
+
+
+def identity() -> Identity:
+    """Return what names the run of this process, its clock, and the process. The clock begins when the system does."""
+    try:
+        clock = BOOT.read_text().strip()
+    except OSError:
+        clock = socket.gethostname()
+    process = os.getpid()
+    return Identity(run_name(), clock, f"{clock}:{process}:{started(process)}")
 
 
 class Reading(NamedTuple):
@@ -27,15 +45,15 @@ def read(comm: MPI.Intracomm) -> Reading:
         for rank in range(1, comm.size):
             for _ in range(EXCHANGES):
                 MPI.Intracomm.Recv(comm, there, rank, _TAG)
-                here[0] = MPI.Wtime()
+                here[0] = time.monotonic()
                 MPI.Intracomm.Send(comm, here, rank, _TAG)
-        return Reading(MPI.Wtime(), 0.0, 0.0)
+        return Reading(time.monotonic(), 0.0, 0.0)
     exchanges = []
     for _ in range(EXCHANGES):
-        before = MPI.Wtime()
+        before = time.monotonic()
         MPI.Intracomm.Send(comm, here, 0, _TAG)
         MPI.Intracomm.Recv(comm, there, 0, _TAG)
-        exchanges.append((before, float(there[0]), MPI.Wtime()))
+        exchanges.append((before, float(there[0]), time.monotonic()))
     return reading(exchanges)
 
 

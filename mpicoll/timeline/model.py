@@ -43,6 +43,14 @@ class Call(NamedTuple):
         return self.communicator, self.number, self.start
 
 
+class Identity(NamedTuple):
+    """Names the run of a rank, its clock, which the processes of a host have in common, and its process."""
+
+    run: str = ""
+    clock: str = ""
+    process: str = ""
+
+
 class RankTimeline(NamedTuple):
     """The record of one rank of COMM_WORLD; dropped is how many calls were too many to keep."""
 
@@ -52,3 +60,4 @@ class RankTimeline(NamedTuple):
     spans: list[Span]
     dropped: int
     error: float  # the most seconds by which its times may be wrong
+    identity: Identity = Identity()

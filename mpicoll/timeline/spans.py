@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from mpi4py import MPI
 
 from .model import Span
 
@@ -18,11 +17,11 @@ def span(name: str) -> Iterator[None]:
 
     Local. Without a timeline it records nothing.
     """
-    began = MPI.Wtime() if SINKS else 0.0
+    began = time.monotonic() if SINKS else 0.0
     try:
         yield
     finally:
         if began and SINKS:
-            recorded = Span(str(name), began, MPI.Wtime())
+            recorded = Span(str(name), began, time.monotonic())
             for sink in SINKS:
                 sink.append(recorded)

@@ -20,7 +20,7 @@ from .._version import __version__
 from ..engines.events import ARRIVED, CHUNK, ENDED, KIND, NBYTES, NO_MESSAGE, PEER, POSTED, STEP, STRAND
 from ..plans.plan import SEND
 from .match import UNMATCHED, is_receive, pair, rows
-from .model import Call, RankTimeline
+from .model import Call, Identity, RankTimeline
 from .steps import steps
 from .tracks import place
 
@@ -32,24 +32,34 @@ Event = dict[str, Any]
 
 
 def trace(timelines: Sequence[RankTimeline]) -> dict[str, Any]:
-    """Return the object that the file holds."""
+    """Return the object that the file holds. The times of all ranks are on the clock of the first one."""
     began = [call.began for t in timelines for call in t.calls] + [span.began for t in timelines for span in t.spans]
     origin = min(began, default=0.0)
     numbers, pairs = pair(timelines)
     events: list[Event] = []
     for timeline, of_rank in zip(timelines, numbers, strict=True):
         events += _Rank(timeline, origin, of_rank).events()
+    errors = sorted((timeline.error for timeline in timelines), reverse=True)
     receives = sum(int(is_receive(rows(timeline)).sum()) for timeline in timelines)
     facts = {
         "mpicoll": __version__,
         "ranks": len(timelines),
-        "clock_error_us": round(1e6 * max((t.error for t in timelines), default=0.0), 3),
+        "clock_error_us": round(1e6 * sum(errors[:2]), 3),  # of two ranks, either of which may be wrong
         "dropped_calls": max((t.dropped for t in timelines), default=0),
         "lost_messages": sum(call.lost for t in timelines for call in t.calls),
         "messages": receives,
         "unmatched_messages": receives - pairs,
     }
-    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": facts}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": facts | _identity(timelines, origin)}
+
+
+def _identity(timelines: Sequence[RankTimeline], origin: float) -> dict[str, Any]:
+    """Return the facts by which merge.py lays files together: run, clock, when it showed the origin, and processes."""
+    run, clock, process = timelines[0].identity if timelines else Identity()
+    if not process:
+        return {}
+    facts = {"run": run, "clock": clock, "host": timelines[0].host, "origin_us": round(origin * 1e6, 3)}
+    return facts | {"processes": {str(timeline.rank): timeline.identity.process for timeline in timelines}}
 
 
 def write(content: dict[str, Any], path: str | Path) -> None:

@@ -17,7 +17,7 @@ from support.trace_events import check_format
 import mpicoll
 from mpicoll.engines import mpi4py as reference
 from mpicoll.engines.events import RECORDING
-from mpicoll.timeline import read, recorder, waits
+from mpicoll.timeline import merge, read, recorder, waits
 from mpicoll.timeline.path import critical_path
 
 COLLECTIVES = sorted(collectives.EQUAL_BLOCKS)
@@ -98,18 +98,108 @@ def test_forms_communicators_and_native_calls(comm, ours, engine, tmp_path):
     assert records[0].times is None  # no timeline runs any more
 
 
-def test_work_for_a_recorded_call():
-    """Python's calls for a call of the fast path, without any messages: they are the cost of recording."""
+def test_a_recorded_call_stays_on_the_fast_path():
+    """Python runs the method alone; compiled code writes the rows of the call."""
     alone = mpicoll.Comm(MPI.COMM_SELF)
     x, y = np.ones(4), np.empty(4)
     profile = cProfile.Profile()
     with alone.using(allreduce="ring"), alone.timeline() as timeline:
+        request = alone.Allreduce_init(x, y)
         for _ in range(5):
             alone.Allreduce(x, y)
+            alone.Iallreduce(x, y).Wait()
+            request.Start()
+            request.Wait()
         profile.runcall(lambda: [alone.Allreduce(x, y) for _ in range(100)])
+        request.Free()
     calls = [event for event in timeline.trace["traceEvents"] if event.get("cat") == "collective"]
-    assert len(calls) == 105 and calls[-1]["args"]["fast_path"]
-    assert pstats.Stats(profile).total_calls / 100 < 50
+    assert len(calls) == 115 and calls[-1]["args"]["fast_path"]
+    assert pstats.Stats(profile).total_calls / 100 < 4
+
+
+def rows(timeline):
+    """The calls of rank 0's timeline, and their messages on each rank, without times; by name, sequence and start."""
+    events = timeline.trace["traceEvents"] if timeline.trace else []
+    key = lambda event: (event["pid"], *(event["args"][name] for name in ("communicator", "call", "start")))
+    calls = {key(e): (e["name"], e["args"]) for e in events if e["ph"] == "X" and e["cat"] == "collective"}
+    steps = dict.fromkeys(calls, ())
+    for event in events:
+        args = event.get("args", {})
+        if event["ph"] == "X" and event["cat"] == "message" and "sends" in args:
+            place = args["strand"], args["chunk"], args["step"]
+            ends = tuple(sorted((peer, n) for peer, n, _ in args[way]) for way in ("sends", "receives"))
+            steps[key(event)] += ((place, ends),)
+    return [(*call, sorted(steps[at])) for at, call in calls.items()]
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "alltoall", "reduce_scatter", "barrier"])
+def test_the_fast_path_records_what_the_slow_path_does(comm, ours, engine, collective):
+    """In all three forms, and for counts that vary, which one row of the fast path serves."""
+    def records(chosen, again):
+        sizes = (60, 60, 60, 60, *(range(61, 69) if collective == "allreduce" else ()))
+        with ours.using(engine=chosen, chunk_bytes=96), ours.timeline() as timeline:
+            for n in sizes[-again:]:
+                Case(collective, n, root=P - 1).run(ours)
+            x, y = np.ones(60), np.empty(60)
+            for _ in range(4):
+                ours.Iallreduce(x, y).Wait()
+            request = ours.Allreduce_init(x, y)
+            for _ in range(3):
+                request.Start()
+                request.Wait()
+            request.Free()
+        return rows(timeline)
+
+    fast, slow = records(engine, 12), records("mpi4py", 12)
+    if comm.rank == 0:
+        assert len(fast) == len(slow)
+        own = ("call", "fast_path", "exposed_us", "engine", "why")
+        for (name, facts, steps), (expected_name, expected, expected_steps) in zip(fast, slow, strict=True):
+            left, right = ({key: value for key, value in some.items() if key not in own} for some in (facts, expected))
+            assert (name, left, steps) == (expected_name, right, expected_steps)
+        taken = {facts["form"] for _, facts, _ in fast if facts["fast_path"]}
+        assert engine == "mpi4py" or {"blocking", "persistent"} <= taken
+        assert {facts["start"] for _, facts, _ in fast} == {0, 1, 2, 3}
+
+
+def test_records_of_a_trace_and_a_timeline_agree(comm, ours):
+    x, y = np.ones(100), np.empty(100)
+    with ours.using(allreduce="ring"), ours.timeline() as timeline:
+        for _ in range(4):
+            ours.Allreduce(x, y)
+        with ours.trace() as records:
+            ours.Allreduce(x, y)
+        ours.Allreduce(x, y)
+    assert len(records) == 1 and records[0].fast_path == (not ours._state.fast_path.closed)
+    if comm.rank == 0:
+        *_, traced, last = [call["args"] for call in slices(timeline, "collective") if call["pid"] == 0]
+        same = ("bytes", "sent", "received", "algorithm", "fast_path")
+        assert [traced[name] for name in same] == [last[name] for name in same]
+        assert (traced["sent"], traced["received"]) == (records[0].bytes, records[0].received)
+
+
+def test_files_of_one_run_are_laid_together(comm, ours, tmp_path_factory):
+    """Of two blocks, and of both halves of the ranks, on one clock: calls are in the order in which they ran."""
+    folder = comm.bcast(str(tmp_path_factory.mktemp("files")) if comm.rank == 0 else None)
+    half = ours.Split(comm.rank % 2)
+    before = comm.bcast(time.monotonic())
+    for block in ("a", "b"):
+        with ours.timeline(f"{folder}/{block}.json"):
+            ours.Barrier()
+    with half.timeline(f"{folder}/{comm.rank % 2}.json"):
+        half.Barrier()
+    half.Free()
+    comm.Barrier()
+    if comm.rank == 0:
+        names = ["a", "b", "0", "1"][: 2 + min(P, 2)]
+        files = [read.read(f"{folder}/{name}.json") for name in names]
+        together = merge.merge(files[::-1])
+        assert len(together.calls) == 2 + min(P, 2) and together.facts["ranks"] == P
+        first, second, *halves = [key for file in files for key in file.calls]
+        ended = [max(part.ended for part in together.calls[key]) for key in (first, second)]
+        began = [min(part.began for part in together.calls[key]) for key in (second, *halves)]
+        assert ended[0] < began[0] and ended[1] < min(began[1:])
+        assert files[0].facts["origin_us"] >= before * 1e6 - files[0].facts["clock_error_us"]
 
 
 def test_roots_are_ranks_of_the_world(comm, ours, engine):

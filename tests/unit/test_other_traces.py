@@ -207,7 +207,7 @@ def test_traces_of_several_runs(saved):
 
 def test_a_timeline_of_mpicolls_is_alone(saved):
     ours = [slice_("Allreduce", 0, 1, cat="collective", communicator="ranks 0-1")]
-    assert "give it alone" in command.refused("timeline", saved("t.json", ours), TORCH[0])
+    assert "pass them apart" in command.refused("timeline", saved("t.json", ours), TORCH[0])
     other = [{"ph": "X", "cat": "collective", "args": 5}]
     assert "no collectives of mpicoll's among its 1 events" in command.refused("timeline", saved("o.json", other))
     assert "--call needs a timeline of mpicoll's" in command.refused("timeline", TORCH[0], "--call", "1")

@@ -50,7 +50,7 @@ def call(began, ended, *messages, number=1, form="blocking", waited=None, name="
 
 
 def of(rank, *calls, spans=()):
-    return RankTimeline(rank, "host", list(calls), list(spans), 0, US)
+    return RankTimeline(rank, "host", list(calls), list(spans), 0, US * (rank > 0))
 
 
 def exchange(late=0.0):

@@ -12,7 +12,7 @@ from .network import Network
 from .profile import blocks_of, reduced_and_copied
 
 MOST_MESSAGES = 1_500_000  # of all ranks and chunks: about 45 seconds in Python
-MOST_COMPILED = 15_000_000  # by the compiled loop: about 2 minutes, most of it for making the programs, and 5 GiB
+MOST_COMPILED = 15_000_000  # by the compiled loop: minutes, most of them for making the programs, and 5 GiB
 
 
 def cut(schedule: Schedule, nbytes: float, chunk_bytes: int | None) -> tuple[float, int]:

@@ -52,7 +52,7 @@ def ring(p: int, rank: int) -> Strands:
 
 @algorithm("allgather", grid=[over(range(1, 17), k=(3, 5, 8)), over((27, 31, 64), k=(3, 8))])
 def bruck(p: int, rank: int, *, k: Radix = 2) -> Steps:
-    """In round i get from the ranks k^i, 2 k^i … further on all they have, so that what one has grows k-fold.
+    """In round i receive all blocks of the ranks k^i, 2 k^i … further on, so that a rank's blocks grow k-fold.
 
     k - 1 messages travel at once: this is the source's algorithm for that many ports.
 
@@ -78,7 +78,7 @@ def bruck(p: int, rank: int, *, k: Radix = 2) -> Steps:
 
 @algorithm("allgather")
 def recursive_doubling(p: int, rank: int) -> Strands:
-    """Swap all one has with the rank 1, 2, 4 … away; extra ranks hand a neighbour their block and get all at the end.
+    """Swap all blocks with the rank 1, 2, 4 … away; extra ranks hand a neighbour their block and get all at the end.
 
     Steps: lg(q) + 2 * (p > q)
     Bytes per rank: n / p * (p - 1 if p == q else p + q - 2 + sum(min(2**i, p - q) for i in range(lg(q))))
@@ -140,7 +140,7 @@ fast Ethernet, 2005
 
 @algorithm("allgather", uniform=True)
 def sparbit(p: int, rank: int) -> Steps:
-    """Send what one has half of all ranks further on, a quarter … one: most goes the shortest way, each block alone.
+    """Send the own blocks half of all ranks further on, a quarter … one: most go the shortest way, each alone.
 
     Steps: lg(p)
     Bytes per rank: n * (p - 1) / p

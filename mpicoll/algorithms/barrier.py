@@ -53,7 +53,7 @@ def tree(p: int, rank: int, *, k: Radix = 2) -> Strands:
 
 @algorithm("barrier")
 def recursive_doubling(p: int, rank: int) -> Strands:
-    """Tell each other with the rank 1, 2, 4 … away; extra ranks tell a neighbour first and hear from it last.
+    """Exchange notifications with the rank 1, 2, 4 … away; extra ranks notify a neighbour first and hear from it last.
 
     Steps: lg(q) + 2 * (p > q)
     Bytes per rank: 0
@@ -101,7 +101,7 @@ barrier synchronization for InfiniBand, 2006
 
 @algorithm("barrier")
 def double_ring(p: int, rank: int) -> Strands:
-    """A token goes twice round the ring: once to hear that all have come, once to say so.
+    """A token goes twice round the ring: first to collect arrivals, then to release the ranks.
 
     Steps: 2 * p * (p > 1)
     Bytes per rank: 0

@@ -56,7 +56,7 @@ def quantized(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
     ],
 )
 def allreduce(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN, feedback: YesOrNo = "no") -> Strands:
-    """Reduce-scatter codes pairwise, encode the sum of one's block, and send those codes round the ring.
+    """Reduce-scatter codes pairwise, encode the sum of the own block, and send those codes round the ring.
 
     With feedback the rank's contribution is left as what no codes hold of it: of other ranks' blocks what its codes
     lack, of its own block what the codes of the sum lack. So the send buffer changes, unlike with any other algorithm.
@@ -80,7 +80,7 @@ def allreduce(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OW
 
 @algorithm("allgather", name="quantized", grid=[over((3,), codec=("int4",))])
 def allgather(p: int, rank: int, *, codec: Codec = "int8", group: GroupSize = OWN) -> Strands:
-    """Encode one's block and send codes round the ring; every rank, the sender too, ends with the decoded values.
+    """Encode the own block and send codes round the ring; every rank, the sender too, ends with the decoded values.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1) / p * codec.share

@@ -111,7 +111,7 @@ def reduce_scatter(p: int, rank: int) -> Strands:
 
 @algorithm("allgather", name="swing")
 def allgather(p: int, rank: int) -> Strands:
-    """Swap all one has with a peer … 11, 5, 3, 1, 1 away: reduce_scatter's swing reversed in time.
+    """Swap all blocks with a peer … 11, 5, 3, 1, 1 away: reduce_scatter's swing reversed in time.
 
     Steps: lg(q) + 2 * (p > q)
     Bytes per rank: at most n / p * (p - 1 if p == q else 2 * p + q)

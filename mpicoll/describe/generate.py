@@ -46,12 +46,13 @@ Every algorithm of mpicoll, with its cost, its source and a picture. `mpicoll li
 | order kept | whether operands are combined in rank order, as operators that do not commute need |
 | same bits | what cannot change the bits of a result: see [below](#which-bits) |
 | for p | the numbers of ranks that the algorithm supports |
-| excess over it | how the algorithm differs from the cost in its source |
+| beyond the source | what the algorithm takes beyond the cost in its source |
 
 | in formulas | meaning |
 | --- | --- |
 | p | the number of ranks |
-| n | bytes: of the whole vector; for alltoall of one rank's send buffer; for neighbourhood collectives of the block for one neighbour |
+| n | the bytes of the whole vector, also for scatter, gather, allgather and reduce_scatter; of one rank's send buffer \
+for alltoall; of the block for one neighbour for neighbourhood collectives |
 | q, power(k) | the largest power of two, and of k, up to p |
 | lg, lg_k | the logarithm to base 2, and to base k, rounded up |
 | [p > q] | 1 if the condition holds, else 0 |
@@ -144,7 +145,7 @@ def _table(collective: str) -> str:
     entries = [entry for entry in registered() if entry.collective.name == collective]
     reduces = COLLECTIVES[collective].reduces
     head = ["algorithm", "steps", "bytes per rank", *(f"p = {p}" for p in MEASURED), "memory"]
-    head += ["order kept", "same bits"] * reduces + ["for p", "parameters", "source", "excess over it"]
+    head += ["order kept", "same bits"] * reduces + ["for p", "parameters", "source", "beyond the source"]
     return _row(*head) + _row(*["---"] * len(head)) + "".join(_row(*_cells(entry)) for entry in entries)
 
 

@@ -16,7 +16,6 @@ right result, and `N passed, N failed`.
 from __future__ import annotations
 
 import argparse
-import atexit
 import json
 import os
 import random
@@ -26,6 +25,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from mpicoll.benchmarks.cases.case import Case
 from mpicoll.benchmarks.cases.forms import FORMS, NONBLOCKING
 from mpicoll.benchmarks.cases.lossy import is_lossy
 from mpicoll.benchmarks.cases.patterns import Shape
-from mpicoll.schedules.collectives import base_collective
+from mpicoll.schedules.collectives import BLOCKING, PERSISTENT, base_collective, is_of_neighbours
 from mpicoll.schedules.registry import find, list_algorithms
 
 HERE = Path(__file__).resolve()
@@ -43,6 +44,8 @@ SECONDS = 2.0           # from the kill to the error on every rank that is left
 NBYTES = 12_000         # of a call, as benchmarks mean it
 LIMIT = 60              # seconds of a launch
 CRASH = "ompi_comm_set_rank_failed"    # Open MPI 5.0 may crash on a rank that makes a communicator as another rank dies
+NOT_STARTED = "listener thread failed to start"    # the launcher itself, before any rank runs
+STARTS = 3              # of a launch whose launcher does not start
 WAITALL = "waitall"     # of two nonblocking calls, by MPI
 MOMENTS = ("before", "in", "computing")     # the victim dies: before the call; in its calls; while the others compute
 
@@ -88,7 +91,8 @@ def scenarios(only: list[str], forms: list[str], seed: int) -> list[Scenario]:
     """Every algorithm in every form, in an order that mixes collectives."""
     draw = random.Random(seed)
     names = [(collective, name) for collective, algorithms in list_algorithms().items()
-             if base_collective(collective) == collective and (not only or collective in only)
+             if (base_collective(collective) == collective or is_of_neighbours(collective))
+             and (not only or collective in only)
              for name in ("native", *algorithms)]
     drawn = [Scenario(*name, form, draw.choice(MOMENTS), [draw.random() for _ in range(draw.choice((1, 1, 2)))],
                       draw.uniform(0, 0.01)) for form in forms for name in names]
@@ -99,22 +103,57 @@ def scenarios(only: list[str], forms: list[str], seed: int) -> list[Scenario]:
 # -- on every rank ------------------------------------------------------------------------------------------------
 
 
-def calls(comm: Any, scenario: Scenario) -> tuple[Callable[[], Any], Case]:
-    """Return a function that makes the call once and waits for it, and the case that knows its right result."""
+def communicator(comm: Any, scenario: Scenario) -> Any:
+    """Return the communicator of the calls: for neighbourhood collectives, with 8 neighbours on a torus."""
     from mpi4py import MPI
 
+    if not is_of_neighbours(scenario.collective):
+        return comm
+    torus = comm.Create_cart(MPI.Compute_dims(comm.size, 2), [True, True])
+    return torus.Create_stencil([offset for offset in product((-1, 0, 1), repeat=2) if any(offset)])
+
+
+def calls(comm: Any, scenario: Scenario) -> tuple[Callable[[], Any], Callable[[], bool]]:
+    """Return a function that makes the call once and waits for it, and one that says if its last result is right."""
+    from mpi4py import MPI
+
+    if is_of_neighbours(scenario.collective):
+        return neighbor_calls(comm, scenario)
     form = NONBLOCKING if scenario.form == WAITALL else scenario.form
     shape = Shape(scenario.collective, "float32", form=form)
     both = [Case(shape, NBYTES, comm.rank, comm.size) for _ in range(2 if scenario.form == WAITALL else 1)]
     operations = [FORMS[form].bound(comm, scenario.collective, case.arguments(MPI))[0] for case in both]
     if scenario.form == WAITALL:
-        return lambda: MPI.Request.Waitall([operation.start() for operation in operations]), both[0]
-    return operations[0].call, both[0]
+        return lambda: MPI.Request.Waitall([operation.start() for operation in operations]), both[0].is_right
+    return operations[0].call, both[0].is_right
 
 
-def check(case: Case, scenario: Scenario, comm: Any) -> None:
+def neighbor_calls(comm: Any, scenario: Scenario) -> tuple[Callable[[], Any], Callable[[], bool]]:
+    """Return the same for a neighbourhood collective."""
+    from mpi4py import MPI
+    from support.neighbors import prepare
+
+    number = 2 if scenario.form == WAITALL else 1
+    made = [prepare(comm, scenario.collective.capitalize(), NBYTES // 8) for _ in range(number)]
+    is_right = lambda: bool((made[0].received == made[0].expected).all())
+    if scenario.form == BLOCKING:
+        return lambda: made[0].start(comm, BLOCKING), is_right
+    if scenario.form == PERSISTENT:
+        request: Any = made[0].start(comm, PERSISTENT)
+
+        def start_and_wait() -> None:
+            request.Start()
+            request.Wait()
+
+        return start_and_wait, is_right
+    if scenario.form == NONBLOCKING:
+        return lambda: made[0].start(comm, NONBLOCKING).Wait(), is_right
+    return lambda: MPI.Request.Waitall([call.start(comm, NONBLOCKING) for call in made]), is_right
+
+
+def check(is_right: Callable[[], bool], scenario: Scenario, comm: Any) -> None:
     """Check the last result, where the algorithm sends all digits."""
-    assert case.is_right() or is_lossy(scenario.collective, scenario.algorithm, comm.size), (scenario, comm.rank)
+    assert is_right() or is_lossy(scenario.collective, scenario.algorithm, comm.size), (scenario, comm.rank)
 
 
 def run_scenario(comm: Any, scenario: Scenario) -> tuple[str, float]:
@@ -125,11 +164,12 @@ def run_scenario(comm: Any, scenario: Scenario) -> tuple[str, float]:
 
     victims = scenario.killed(comm.size)
     with comm.using(**{scenario.collective: scenario.algorithm}):
-        call, case = calls(comm, scenario)
+        call, is_right = calls(comm, scenario)
         for _ in range(3):
             call()
-        check(case, scenario, comm)
-        MPI.Intracomm.Barrier(comm)
+        check(is_right, scenario, comm)
+        with suppress(MPI.Exception):   # a victim may leave the barrier and die while others are in it
+            MPI.Intracomm.Barrier(comm)
         if comm.rank in victims:
             if scenario.moment == "in":
                 threading.Timer(scenario.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
@@ -161,24 +201,24 @@ def survive(chosen: list[Scenario]) -> None:
     comm = mpicoll.Comm(MPI.COMM_WORLD)
     for scenario in chosen:
         size = comm.size
+        comm = communicator(comm, scenario)
         wrong, took = run_scenario(comm, scenario)
         began = time.monotonic()
         comm = comm.Shrink()
         if not (type(comm) is mpicoll.Comm and comm.size == size - len(scenario.killed(size))):
             wrong = wrong or f"{type(comm).__name__} of {comm.size} ranks after {size}"
         algorithm = scenario.algorithm if serves(scenario.collective, scenario.algorithm, comm.size) else "auto"
-        with comm.using(**{scenario.collective: algorithm}):
-            call, case = calls(comm, scenario._replace(form="blocking"))
+        smaller = communicator(comm, scenario)
+        with smaller.using(**{scenario.collective: algorithm}):
+            call, is_right = calls(smaller, scenario._replace(form=BLOCKING))
             call()
-            check(case, scenario, comm)
+            check(is_right, scenario, comm)
         every = comm.allgather((wrong, took, took + time.monotonic() - began))
         if comm.rank == 0:
             messages = [f"rank {rank}: {words}" for rank, (words, _, _) in enumerate(every) if words]
             raised, recovered = (max(row[column] for row in every) for column in (1, 2))
             print(json.dumps([scenario, size, messages, raised, recovered]), flush=True)
-    atexit._run_exitfuncs()
     os.write(1, f"end of {comm.rank}\n".encode())
-    os._exit(0)     # Open MPI's MPI_Finalize waits for ever in one of four such runs, with mpi4py alone too
 
 
 def serves(collective: str, algorithm: str, p: int) -> bool:
@@ -209,17 +249,30 @@ def launches(wanted: list[Scenario], ranks: int) -> list[list[Scenario]]:
     return runs
 
 
+def execute(command: list[str]) -> tuple[int | None, str]:
+    """Return the exit status of a launch, None if it hung, and what it printed; launch again if PMIx did not start."""
+    import launcher
+
+    for _ in range(STARTS):
+        with tempfile.TemporaryFile() as output:
+            status = launcher.run_group(command, LIMIT, output)
+            output.seek(0)
+            text = output.read().decode(errors="replace")
+        if NOT_STARTED not in text:
+            break
+    return status, text
+
+
 def launch(run: list[Scenario], ranks: int) -> tuple[list[str], list[tuple[float, float]]]:
     """Run scenarios in a launch of their own; return the failures, and the times of the scenarios that passed."""
     import launcher
 
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file, tempfile.TemporaryFile() as output:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(run, file)
         file.flush()
         mpiexec, *rest = launcher.command(ranks, [sys.executable, str(HERE), "--scenarios", file.name])
-        status = launcher.run_group([mpiexec, "--with-ft", "ulfm", *rest], LIMIT, output)
-        output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
+        status, text = execute([mpiexec, "--with-ft", "ulfm", *rest])
+    lines = text.splitlines()
     known = [json.loads(line) for line in lines if line.startswith("[[")]
     passed = [(raised, recovered) for _, _, messages, raised, recovered in known if not messages]
     wrong = [f"{' '.join(scenario[:4])} on {size}: {'; '.join(messages)}"
@@ -229,7 +282,7 @@ def launch(run: list[Scenario], ranks: int) -> tuple[list[str], list[tuple[float
         left -= len(scenario.killed(left))
     if len(known) < len(run):
         wrong.append(f"{' '.join(run[len(known)][:4])}: no result, status {status}: {' | '.join(lines[-12:])}")
-    elif ends != left or any("Traceback" in line or "mpicoll:" in line for line in lines):
+    elif ends != left or status != 0 or any("Traceback" in line or "mpicoll:" in line for line in lines):
         wrong.append(f"{ends} ranks of {left} ended, status {status}: {' | '.join(lines)}")
     return wrong, passed
 
@@ -244,12 +297,9 @@ def run_situations(names: list[str], times: int) -> int:
         for seed in range(times):
             program = [sys.executable, str(HERE.with_name("situations.py")), name, str(seed)]
             mpiexec, *rest = launcher.command(SITUATION_RANKS, program)
-            with tempfile.TemporaryFile() as output:
-                status = launcher.run_group([mpiexec, "--with-ft", "ulfm", *rest], LIMIT, output)
-                output.seek(0)
-                text = output.read().decode(errors="replace")
+            status, text = execute([mpiexec, "--with-ft", "ulfm", *rest])
             ends = text.count("end of ")
-            has_ended = ends == SITUATION_RANKS - situation.killed
+            has_ended = ends == SITUATION_RANKS - situation.killed and status == 0
             is_right = has_ended and "Traceback" not in text and situation.words in text
             passed += is_right
             if not is_right and CRASH in text:

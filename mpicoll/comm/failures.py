@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
 from ..diagnostics.fault_tolerance import agree_on, free_id_allocator, missing
 from ..errors import CommError, FaultToleranceError
+from ..progress.operation import Operation
+from ..progress.stages import RequestStage
+from ..progress.thread import ProgressThread
 from ..runtime.comm_state import CommState
+from ..schedules.collectives import NONBLOCKING
+from ..selection.select import native_choice
+from .requests import Request
+
+_NO_ISHRINK = "MPI_Comm_ishrink of Open MPI 5.0 does not work after a rank has failed; call Shrink"
 
 
 def check_supported(method: str) -> None:
@@ -23,18 +29,33 @@ def check_supported(method: str) -> None:
         raise FaultToleranceError(f"{method} does not work here after a rank has failed: {why}")
 
 
-class RecoveryRequest(MPI.Request):
-    """The request of Iagree or Ishrink. The status thread reports a Wait that stalls."""
+class RecoveryStage(RequestStage):
+    """A stage that waits for Iagree or Ishrink, and leaves MPI's error to finish().
 
-    _call: watchdog.RecoveryCall
+    Agree is for use after a failure. So its error revokes nothing, unlike the errors of other stages.
+    """
 
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait until the call is complete."""
-        self._call.began = time.monotonic()
+    error: MPI.Exception | None = None
+
+    def advance(self, seconds: float) -> bool:
+        """Poll the request for at most so many seconds. Return True when it is complete, also with an error."""
         try:
-            return super().Wait(status)
-        finally:
-            self._call.began = math.inf
+            return super().advance(seconds)
+        except MPI.Exception as error:
+            self.error, self.is_over = error, True
+            return True
+
+    def describe(self) -> list[str]:
+        """Describe the ranks that complete the request."""
+        return ["waits for every rank that has not failed"]
+
+    def finish(self) -> None:
+        """Raise MPI's error, if any; for Ishrink one that says what to call instead."""
+        error, self.error = self.error, None
+        if error is not None and self.what == "Ishrink" and error.Get_error_class() == MPI.ERR_INTERN:
+            raise FaultToleranceError(_NO_ISHRINK) from error
+        if error is not None:
+            raise error
 
 
 class FaultTolerance(MPI.Intracomm):
@@ -55,13 +76,16 @@ class FaultTolerance(MPI.Intracomm):
         finally:
             state.recovery_call = previous
 
-    def _watched(self, name: str, request: MPI.Request) -> MPI.Request:
-        """Return the request as one whose Wait is reported if it stalls."""
-        if (state := self._state) is None:
-            return request
-        watched = RecoveryRequest(request)
-        watched._call = state.recovery_call = watchdog.RecoveryCall(name, request=weakref.ref(watched))
-        return watched
+    def _in_background(self, name: str, request: MPI.Request, keep: object) -> MPI.Request:
+        """Return a request that completes with MPI's, and that is reported if it stalls; it keeps an object alive."""
+        state = self._state
+        if state is None or not (state.settings.progress and ProgressThread.is_supported()):
+            return request  # MPI's own Waitall would not advance another one
+        stage, choice = RecoveryStage(request, name), native_choice(name.lower(), "recovery")
+        operation = Operation(
+            choice, state.next_sequence(), [lambda: stage], stage.finish, (keep, request), NONBLOCKING, name=name
+        )
+        return Request.launch(state, operation)
 
     def Shrink(self) -> Any:
         """Return a communicator of the ranks that have not failed, of the class that Split returns."""
@@ -79,11 +103,12 @@ class FaultTolerance(MPI.Intracomm):
     def Ishrink(self) -> Any:
         """Return (a communicator of the ranks that have not failed, the request that completes when it is usable).
 
-        It is a plain MPI.Intracomm; pass it to Comm() once the request is complete.
+        It is a plain MPI.Intracomm; pass it to Comm() once the request is complete. On Open MPI 5.0 the request raises
+        FaultToleranceError if a rank has failed: call Shrink.
         """
         check_supported("Ishrink")
         comm, request = super().Ishrink()
-        return comm, self._watched("Ishrink", request)
+        return comm, self._in_background("Ishrink", request, comm)
 
     def Agree(self, flag: int) -> int:
         """Return the bitwise AND of the flags of all ranks that have not failed."""
@@ -94,7 +119,7 @@ class FaultTolerance(MPI.Intracomm):
     def Iagree(self, flag: Any) -> MPI.Request:
         """Start Agree."""
         check_supported("Iagree")
-        return self._watched("Iagree", super().Iagree(flag))
+        return self._in_background("Iagree", super().Iagree(flag), flag)
 
     def Get_failed(self) -> MPI.Group:
         """Return the group of ranks that failed."""

@@ -27,7 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
-from ..diagnostics.fault_tolerance import agree_on
+from ..diagnostics.fault_tolerance import agree_on, skip_fence_of_finalize
 from ..diagnostics.flight import RECORD
 from ..diagnostics.status import ending
 from ..diagnostics.status_thread import STATUS_THREAD
@@ -179,6 +179,8 @@ def _end() -> None:
         if all_have_ended:
             RECORD.remove()
         _free_private_comms(FREE_WAIT)  # MPIs complain about an incomplete barrier
+        with contained("preparing MPI_Finalize"):
+            skip_fence_of_finalize()
         for state in [*LIVE.values(), *FREED]:
             LEAKED.append(state)
             with contained("freeing persistent requests"):

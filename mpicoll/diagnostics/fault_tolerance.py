@@ -23,6 +23,7 @@ from .groups import world_ranks
 _FUNCTIONS = ("MPI_Comm_shrink", "MPIX_Comm_shrink")
 _OTHER = "use Open MPI 5 and start it by mpiexec --with-ft ulfm …"
 _VARIABLE = b"mpi_ft_enable"  # of Open MPI's tool interface: whether fault tolerance is on in this run
+_NO_FENCE = "ompi_async_mpi_finalize"  # where Open MPI keeps its MCA parameter async_mpi_finalize
 HOSTS: dict[int, str] = {}  # the names of the hosts of ranks of MPI.COMM_WORLD, as far as known
 ID_ROUNDS = 5  # an Idup of check mode has three calls of MPI in progress
 ID_WAIT = 0.1  # seconds for a duplicate of MPI.COMM_SELF, which needs no other rank
@@ -102,6 +103,18 @@ def free_id_allocator() -> None:
         _self_duplicates.pop()[0].Free()
         time.sleep(1e-3)
         _progress()
+
+
+def skip_fence_of_finalize() -> None:
+    """Have MPI_Finalize not wait for ranks that have failed, if this rank knows of any. Local.
+
+    MPI_Finalize of Open MPI 5.0 waits for the surviving ranks by a shrink and a barrier, and then again in a fence of
+    the runtime (PMIx_Fence_nb in ompi_mpi_finalize.c), which sometimes waits for the failed ranks for ever. This sets
+    the MCA parameter async_mpi_finalize, which leaves the fence out. Ranks that still enter it are not held up.
+    """
+    if not missing() and failed_ranks(MPI.COMM_WORLD):
+        with suppress(ValueError):  # a version without it
+            ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), _NO_FENCE).value = True
 
 
 def is_rank_failure(error: BaseException, comm: MPI.Intracomm) -> bool:

@@ -6,9 +6,8 @@ says that a rank raised an error, ended or made another call, so that waiting ca
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +32,7 @@ EARLY_PATIENCE = 1.0  # the same, for an early report, which leaves out the rank
 NOTES = "exchanging notes with other ranks"  # a failure there is no error of the program's
 REPORT = "reporting a stalled call"
 STILL = 0.5  # seconds after which a call in flight is asked for whom it waits
+AFTER_FAILURE = "after a failure the ranks cannot ask each other; `mpicoll status` on each host shows where they are"
 HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting cannot help
 
 
@@ -40,19 +40,12 @@ HASTE = 0.5  # the least seconds of a stall that is reported, even if waiting ca
 class RecoveryCall:
     """An Agree or Shrink in progress. MPI completes it when every rank that has not failed has called it.
 
-    began: by time.monotonic(), when the program began to wait. request: a weak reference to the request of Iagree or
-    Ishrink.
+    began: the time of the call, by time.monotonic().
     """
 
     name: str
-    began: float = math.inf
-    request: Callable[[], MPI.Request | None] | None = None
+    began: float
     reported: bool = False
-
-    @property
-    def is_pending(self) -> bool:
-        """Return whether the call is not complete."""
-        return self.request is None or self.request() not in (None, MPI.REQUEST_NULL)
 
 
 class Making:
@@ -131,6 +124,8 @@ def words(operation: Operation, state: Watched, what: str, ranks: Iterable[int] 
 
 def _missing(operation: Operation, state: Watched, ranks: Iterable[int] | None) -> list[str]:
     """Return the lines of a report on the other ranks."""
+    if failed := _failed(state):
+        return failed
     missing = findings(operation, state, state.peer_status.others if ranks is None else ranks)
     return report_lines(missing) if missing or not operation.is_message else []
 
@@ -162,7 +157,7 @@ def answer(state: Watched, known: tuple[str, bool] | None = None) -> Answer:
         where,
         inside,
         ending(STATUS_THREAD.error) if STATUS_THREAD.is_exiting else "",
-        call.name if (call := state.recovery_call) is not None and call.is_pending else "",
+        call.name if (call := state.recovery_call) is not None else "",
         state.object_calls,
         state.object_call,
     )
@@ -180,7 +175,7 @@ def respond(state: Watched) -> None:
                     state.peer_status.exchange(lambda: answer(state))
         finally:
             state.queue.lock.release()
-    if (call := state.recovery_call) is not None and call.is_pending:
+    if (call := state.recovery_call) is not None:
         _watch_recovery(state, call, time.monotonic())
 
 
@@ -206,16 +201,21 @@ def _watch_recovery(state: Watched, call: RecoveryCall, now: float) -> None:
 
 def _recovery_words(state: Watched, call: RecoveryCall, seconds: float) -> list[str]:
     """Return the lines of a report on a call that stalls."""
-    failed = failed_ranks(state.peer_status.comm)
     waits = f"{call.name} has not returned for {seconds:.0f} s: it waits for every rank that has not failed"
-    known = [f"{have_failed(failed, hosts_of(state.peer_status.comm, failed))}"] if failed else []
-    if state.rank_failure.is_known:
-        others = ["after a failure the ranks cannot ask each other; `mpicoll status` on each host shows where they are"]
-    else:
-        running = [rank for rank in state.peer_status.others if rank not in failed]
-        absent = find_absent(call.name, running, state.peer_status.answers)
+    others = _failed(state)
+    if not others:
+        absent = find_absent(call.name, state.peer_status.others, state.peer_status.answers)
         others = report_lines(absent) if absent else ["every other rank has called it"]
-    return [waits, *(f"  {line}" for line in (*known, *others))]
+    return [waits, *(f"  {line}" for line in others)]
+
+
+def _failed(state: Watched) -> list[str]:
+    """Return the lines of a report on the ranks that have failed; none if this rank knows of no failure."""
+    if not state.rank_failure.is_known:
+        return []
+    failed = failed_ranks(state.peer_status.comm)
+    known = [have_failed(failed, hosts_of(state.peer_status.comm, failed))] if failed else []
+    return [*known, AFTER_FAILURE]
 
 
 def notify_exit(state: Watched) -> None:
@@ -253,7 +253,7 @@ def watch(state: Watched, now: float) -> None:
                 operation.asked_after = seconds
     with contained(NOTES), state.rank_failure.noticed():
         peer_status.exchange(lambda: answer(state))
-    heard = peer_status.all_answered()
+    heard = state.rank_failure.is_known or peer_status.all_answered()
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late: dict[Operation, Iterable[int] | None] = {
         late_operation: None for late_operation, seconds in waiting.items() if seconds > after
@@ -300,8 +300,10 @@ def cannot_complete(operation: Operation, state: Watched) -> bool:
     """Return whether the answers so far prove that waiting cannot help.
 
     Where ranks compare the call, only a rank that has ended proves it, since a mismatch raises on every other rank.
-    Messages that a rank sent before it answered have been polled for since.
+    Messages that a rank sent before it answered have been polled for since. After a failure the answers are old.
     """
+    if state.rank_failure.is_known:
+        return False
     answers = state.peer_status.answers
     rank_findings: dict[int, Finding] = attempt(
         NOTES, lambda: findings(operation, state, state.peer_status.others), {}

@@ -35,7 +35,7 @@ def verify(
     """Prove algorithms, all or those named, for every number of ranks: no deadlock, no hazard, each contribution once
     and in order, messages and memory as claimed. Exit status 0 only if all hold.
 
-    Schedules are proved with every root up to 16 ranks and two beyond, where a root is but a renaming; the tables
+    Schedules are proved with every root up to 8 ranks and two beyond, where a root is but a renaming; the tables
     they are lowered to, and the memory these take, up to 8 ranks and on 9, 12, 13, 16, 23 and 32.
 
     ALGORITHM is a name, proved with its default parameters and all others it declares, or "name(key=value)", proved

@@ -30,11 +30,15 @@ LARGE = (23, 32)  # more ranks on which they are proved, with one root on chunks
 def wanted(schedule: Schedule) -> bool:
     """Return whether a schedule's tables are to be proved: with all roots up to FEW ranks, on some p beyond SEVERAL.
 
+    With parameters other than the defaults it is the first and the last of MANY.
+
     Lowering knows of a root only which rank's blocks are where, and of p nothing at all. So the root changes with p.
     """
     p, root = schedule.p, schedule.root
     if p <= SEVERAL:
         return p <= FEW or root in (0, p - 1 if p % 2 else p // 2)
+    if schedule.parameters and p not in (MANY[0], MANY[-1]):
+        return False
     return p in (*MANY, *LARGE) and (not schedule.collective.rooted or root == (p - 1 if p % 3 else 0))
 
 

@@ -11,8 +11,8 @@ Values = Sequence[Any] | Callable[[int], Sequence[Any]]
 
 
 def every_root(p: int) -> Sequence[int]:
-    """Return all roots up to 16 ranks; beyond, where moving the root is but a renaming, the first and the last."""
-    return range(p) if p <= 16 else two_roots(p)
+    """Return all roots up to 8 ranks; beyond, where moving the root is but a renaming, the first and the last."""
+    return range(p) if p <= 8 else two_roots(p)
 
 
 def two_roots(p: int) -> Sequence[int]:

@@ -370,7 +370,7 @@ MUTATIONS = [
             ("doctor/history", " and (seconds is None or seconds > -INEXACT)", "", "unit"),
             ("diagnostics/history", "if self.words[at + SERIAL] == serial:", "if True:", "unit"),
             ("diagnostics/history", "> room or", "> WORDS or", "unit"),
-            ("fastpath/entry", "        history_rows.end(context)\n    request, kind", "        pass\n    request, kind", "mpi"),
+            ("fastpath/entry", "        history_rows.end(context)\n    request", "        pass\n    request", "mpi"),
             ("fastpath/entry", "1 if n == 5 else 2)", "1)", "mpi"),
             ("fastpath/history_rows", "row[BEGAN], row[ENDED] = -now, 0", "row[BEGAN] = -now", "mpi"),
             ("fastpath/sites", "            return site[LOCATION]\n", "            return 0\n", "mpi"),

@@ -14,6 +14,7 @@ from mpicoll.describe.explore import choose, page
 from mpicoll.describe.explore.presets import PRESETS
 from mpicoll.describe.explore.timing import Clock
 from mpicoll.describe.text import draw
+from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.registry import registered
 from mpicoll.schedules.schedule import schedule
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 READY = "html[data-ready]"
 RING = "#allreduce/ring/p=5/step="
 SHOWN = [entry.name for entry in registered() if entry.collective.name == "allreduce"]
+NODES = {p: by_blocks(p, 1) for p in range(1, 17)}
 MARKUP = "<img src=x onerror=alert(1)>"
 FRAMES = """() => Object.fromEntries(Object.entries(explore.data.schedules).map(([key, schedule]) => [key,
   Array.from({ length: schedule.steps + 1 }, (_, t) => Object.fromEntries(
@@ -52,7 +54,7 @@ def wanted() -> list:
 @pytest.fixture(scope="module")
 def file(wanted, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("explore") / "page.html"
-    clock = Clock(network("infiniband"), 1 << 20)
+    clock = Clock(network("infiniband"), 1 << 20, NODES)
     path.write_text(page.build(wanted, f"Title {MARKUP}", clock=clock), encoding="utf-8")
     return path
 
@@ -196,7 +198,7 @@ def said(visit: Visit) -> str:
 def test_every_schedule_is_drawn_on_one_rank_too(browser, tmp_path):
     wanted = list(choose.schedules(choose.wanted(), (1, 2, 6)))
     file = tmp_path / "page.html"
-    clock = Clock(network("infiniband"), 8)
+    clock = Clock(network("infiniband"), 8, NODES)
     file.write_text(page.build(wanted[::7], clock=clock), encoding="utf-8")
     visit = Visit(browser, file, DESKTOP, "light")
     visit.page.wait_for_selector(READY)

@@ -153,7 +153,7 @@ def test_reductions_that_complete_blocks_for_others_do_not_divide():
 
 @pytest.mark.parametrize("p", [2, 3, 4])
 def test_division_that_depends_on_parameters(p):
-    """Divide at the root if trees reduce to it, elsewhere if a reduction gathers. All cases are proved up to 4 ranks."""
+    """Divide at the root if trees reduce to it, elsewhere if a reduction gathers. Up to 4 ranks all is proved."""
     by_chain = lambda p, reduce, bcast: reduce.entry.name == "chain"
     trees = replace(find("allreduce", "reduce_bcast"), divides_at_owner=by_chain)
     for reduce, divides_at_owner in (("chain", True), ("rabenseifner", False)):

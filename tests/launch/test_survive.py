@@ -262,7 +262,7 @@ def test_training_goes_on_from_copies(program, tmp_path):
 @pytest.mark.parametrize(("call", "killed"), [("Agree(1)", []), ("Agree(1)", [2]), ("Shrink()", []), ("Shrink()", [2])])
 def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
     """By every rank that waits. Then MPICOLL_TIMEOUT ends the run, as for other calls."""
-    first = f"{call.partition('(')[0]} has not returned for 2 s: it waits for every rank"
+    first = f"{call.partition('(')[0]} has not returned for SECONDS s: it waits for every rank"
     check_reports(WAITING.replace("CALL", f"comm.{call}"), killed, first, "has not called it", tmp_path)
 
 
@@ -275,7 +275,7 @@ def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
 ])  # fmt: skip
 def test_a_request_of_a_recovery_that_waits_is_reported(call, killed, wait, tmp_path):
     """However the program waits, as for requests of collectives."""
-    first = f"{call[5:].partition('(')[0]} (call CALLS, recovery) has not moved for 2 s"
+    first = f"{call[5:].partition('(')[0]} (call CALLS, recovery) has not moved for SECONDS s"
     program = WAITING.replace("CALL", f"request = {call}\n{wait}")
     check_reports(program, killed, first, "has not made this call", tmp_path)
 
@@ -283,7 +283,7 @@ def test_a_request_of_a_recovery_that_waits_is_reported(call, killed, wait, tmp_
 def check_reports(program: str, killed: list[int], first: str, missing: str, tmp_path: Path) -> None:
     """Run WAITING, and check that every rank that waits prints such a first line, which ranks are missing, and why."""
     said = run(program.replace("KILLED", str(killed)), tmp_path, status=86)
-    first = re.escape(first).replace("CALLS", r"\d+")
+    first = re.escape(first).replace("CALLS", r"\d+").replace("SECONDS", "[2-9]")  # a busy machine reports later
     lines = [rf"rank 1 {missing}: now at script.py, line 10, in load"]
     if killed:
         lines = [r"rank 2 on host \S+ has failed", "after a failure the ranks cannot ask each other"]

@@ -1,15 +1,14 @@
 """Halving and doubling with peers that take turns on both sides: 1, 1, 3, 5, 11 … away on a ring, for shorter ways."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from math import prod
 
 from ..schedules.blocks import power_of_two_floor, powers_of_two
 from ..schedules.combinators import fold, mirror, then
-from ..schedules.ir import Recv, RecvReduce, Send, Steps, Strands, strands
+from ..schedules.ir import RecvReduce, Send, Steps, Strands, strands
 from ..schedules.registry import algorithm
-from . import reduce as reducing
 from . import reduce_scatter as scattering
 
 
@@ -64,9 +63,17 @@ def reach(dims: Sequence[int], rank: int, steps: Sequence[tuple[int, int]]) -> l
     return ranks
 
 
-def halving(dims: Sequence[int], rank: int, place: Callable[[int], int] = int) -> Steps:
-    """Yield the core, dimensions being powers of two: swap halves with a peer, reduce, and repeat in the own half."""
-    steps = moves(dims)
+def halving(
+    dims: Sequence[int],
+    rank: int,
+    place: Callable[[int], int] = int,
+    steps: Sequence[tuple[int, int]] | None = None,
+) -> Iterator[tuple[Send, RecvReduce]]:
+    """Yield the core, dimensions being powers of two: swap halves with a peer, reduce, and repeat in the own half.
+
+    steps: the moves to the peers, by default those of `moves`.
+    """
+    steps = moves(dims) if steps is None else steps
     for i, move in enumerate(steps):
         other, rest = along(dims, rank, *move), steps[i + 1 :]
         sent, kept = (tuple(sorted(map(place, reach(dims, x, rest)))) for x in (other, rank))
@@ -140,105 +147,3 @@ def allreduce(p: int, rank: int) -> Strands:
     [1, 7, 3, 3, 7, 1]
     """
     return fold(lambda p, rank: there_and_back((p,), rank), p, rank, range(power_of_two_floor(p)))
-
-
-# -- Bine trees: swing's peers, the farthest first ------------------------------------------------------------
-
-
-@lru_cache(maxsize=64)
-def tree(p: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Return (child, parent, the child and all ranks below it) of a Bine tree of a power of two, the nearest last.
-
-    >>> tree(4)
-    ((1, 0, (1, 2)), (3, 0, (3,)), (2, 1, (2,)))
-    """
-    reached, edges = [0], []
-    for distance in reversed(distances(p)):
-        further = [(peer(p, parent, distance), parent) for parent in reached]
-        edges += further
-        reached += [child for child, _ in further]
-    below = {rank: [rank] for rank in range(p)}
-    for child, parent in reversed(edges):
-        below[parent] += below[child]
-    return tuple((child, parent, tuple(sorted(below[child]))) for child, parent in edges)
-
-
-def _bine(p: int, rank: int) -> Steps:
-    """Yield the reduce of a power of two: the messages of a broadcast down a Bine tree, reversed in time."""
-    for child, parent, _ in reversed(tree(p)):
-        if rank in (child, parent):
-            yield (RecvReduce(child, (0,), "left") if rank == parent else Send(parent, (0,)),)
-
-
-@algorithm("reduce", name="bine")
-def reduce(p: int, rank: int) -> Strands:
-    """A binomial tree whose ranks are a third nearer to each other, on both sides; extra ranks fold into a neighbour.
-
-    Steps: lg(q) + (p > q)
-    Bytes per rank: n * (lg(q) + (p > q))
-    Scratch: n * ((p > 1) + (p > 7))
-    Cost: lg(p) (α + n β + n γ)
-    Source: De Sensi et al., Bine trees: enhancing collective operations by optimizing communication locality, 2025
-
-    >>> [[op.peer for op in step] for step in reduce(8, 0)[0]]
-    [[1], [7], [3]]
-    """
-    return reducing.folded(_bine, p, rank, (0,))
-
-
-@algorithm("bcast", name="bine")
-def bcast(p: int, rank: int) -> Strands:
-    """Down a binomial tree whose ranks are a third nearer to each other, on both sides: reduce's reversed in time.
-
-    Steps: lg(q) + (p > q)
-    Bytes per rank: n * (lg(q) + (p > q))
-    Scratch: 0
-    Cost: lg(p) (α + n β)
-    Source: De Sensi et al., Bine trees: enhancing collective operations by optimizing communication locality, 2025
-
-    >>> [[op.peer for op in step] for step in bcast(8, 0)[0]]
-    [[3], [7], [1]]
-    """
-    return mirror(reduce(p, rank))
-
-
-@algorithm("gather", name="bine")
-def gather(p: int, rank: int) -> Steps:
-    """Up a binomial tree whose ranks are a third nearer to each other, on both sides; extra ranks send to a neighbour.
-
-    Steps: lg(q) + (p > q)
-    Bytes per rank: n * (p - 1) / p
-    Scratch: at most 3 * n / 2
-    Cost: lg(p) α + n (p - 1)/p β
-    Source: De Sensi et al., Bine trees: enhancing collective operations by optimizing communication locality, 2025
-
-    >>> [(op.peer, op.blocks) for step in gather(8, 0)[0] for op in step]
-    [(1, (1,)), (7, (6, 7)), (3, (2, 3, 4, 5))]
-    """
-    extra = p - power_of_two_floor(p)
-    pair, number = rank - rank % 2, rank // 2 if rank < 2 * extra else rank - extra
-    if rank < 2 * extra:
-        yield Recv(rank + 1, (rank + 1,)) if rank == pair else Send(pair, (rank,))
-        if rank != pair:
-            return
-    ranks = [(2 * x, 2 * x + 1) if x < extra else (x + extra,) for x in range(p - extra)]  # the first is in the tree
-    for child, parent, below in reversed(tree(p - extra)):
-        if number in (child, parent):
-            blocks = tuple(block for x in below for block in ranks[x])
-            yield Recv(ranks[child][0], blocks) if number == parent else Send(ranks[parent][0], blocks)
-
-
-@algorithm("scatter", name="bine")
-def scatter(p: int, rank: int) -> Strands:
-    """Down a binomial tree whose ranks are a third nearer to each other, on both sides: gather's reversed in time.
-
-    Steps: lg(q) + (p > q)
-    Bytes per rank: n * (p - 1) / p
-    Scratch: at most n
-    Cost: lg(p) α + n (p - 1)/p β
-    Source: De Sensi et al., Bine trees: enhancing collective operations by optimizing communication locality, 2025
-
-    >>> [(op.peer, op.blocks) for step in scatter(8, 0)[0] for op in step]
-    [(3, (2, 3, 4, 5)), (7, (6, 7)), (1, (1,))]
-    """
-    return mirror(gather(p, rank))

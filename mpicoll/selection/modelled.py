@@ -27,6 +27,7 @@ ROUGHLY = 4 / 3  # the same, to take the place of a fixed rule's, where the netw
 MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: an algorithm that needs more is left out
 OWN = "mpicoll.algorithms."  # where mpicoll's own algorithms are
 VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
+    "bine": ("remap=yes",),
     "knomial": ("k=8",),
     "bruck": ("k=4", "k=8, ports=1"),
     "recursive_doubling": ("k=2",),

@@ -35,9 +35,16 @@ COLUMNS = ("run", "machine", "p", "ranks_per_node", "gpu", "collective", "bytes"
 SAME = {"chain": "chain(k=1)"}  # how the measurements name an algorithm that the rules choose
 UNNAMED = {  # algorithms of rows whose column `mpicoll` is empty, by (collective, algorithm)
     ("allgather", "sparbit_over"): "sparbit",
+    ("allgather", "bine_2_blocks_over"): "bine",
+    ("allgather", "bine_send_remap_over"): "bine(remap=yes)",
     ("allreduce", "bine_bdw_remap_over"): "swing",
+    ("bcast", "bine_bdw_remap_over"): "bine_scatter_allgather",
     ("bcast", "bine_lat_over"): "bine",
+    ("gather", "bine_over"): "bine",
+    ("reduce", "bine_bdw_over"): "bine_rabenseifner",
     ("reduce", "bine_lat_over"): "bine",
+    ("reduce_scatter", "bine_send_remap_over"): "bine(remap=yes)",
+    ("scatter", "bine_over"): "bine",
 }
 FITTED = 5  # a network is fitted on one case in so many
 PORTS = (1, 2, 3)  # of the links, of which the fit takes the best

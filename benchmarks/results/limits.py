@@ -41,7 +41,7 @@ def busiest(shape: Shape, root: int, nbytes: int, host_of: Sequence[int]) -> flo
     p, hosts = len(host_of), sorted(set(host_of))
     meaning, size = shape.pattern.meaning, np.dtype(shape.dtype).itemsize
     lengths = shape.pattern.lengths(shape.elements(nbytes), p, shape.counts)
-    names = meaning.blocks(p, len(lengths))
+    names = meaning.blocks(p, 1)
     starts, ends = _hosts_with(meaning.starts, names, host_of, root), _hosts_with(meaning.ends, names, host_of, root)
     load, total = {(host, way): 0 for host in hosts for way in ("in", "out")}, Fraction(0)
     for block in names:

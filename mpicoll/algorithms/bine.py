@@ -1,6 +1,9 @@
 """Bine trees and butterflies: swing's peers instead of binomial ones, so that ranks are a third nearer to each other.
 
 "Bine" is for binomial and negabinary: the ranks of a subtree are those whose numbers share digits in base -2.
+
+The paper's allreduce of whole vectors is not here. Its ranks combine the same contributions in different orders, so the
+bits of a float sum would differ from rank to rank. allreduce's swing is the paper's for long vectors.
 """
 
 from functools import lru_cache
@@ -8,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..schedules.blocks import power_of_two_floor
-from ..schedules.combinators import fold, mirror, then
+from ..schedules.combinators import mirror, then
 from ..schedules.grids import over
 from ..schedules.ir import Recv, RecvReduce, Send, Steps, Strands
 from ..schedules.parameters import YesOrNo
@@ -184,29 +187,6 @@ def allgather(p: int, rank: int, *, remap: YesOrNo = "no") -> Strands:
     [(0,), (0, 1), (0, 1), (6, 7)]
     """
     return mirror(reduce_scatter(p, rank, remap=remap))
-
-
-def _exchange(p: int, rank: int) -> Steps:
-    """Yield the power-of-two core of an allreduce of whole vectors."""
-    for distance in distances(p):
-        other = peer(p, rank, distance)
-        yield Send(other, (0,)), RecvReduce(other, (0,), "left" if other < rank else "right")
-
-
-@algorithm("allreduce", name="bine", divides_at_owner=True)
-def allreduce(p: int, rank: int) -> Strands:
-    """Swap whole vectors with peers 1, 1, 3, 5 … away on both sides by turns; extra ranks fold into a neighbour first.
-
-    Steps: lg(q) + 2 * (p > q)
-    Bytes per rank: n * (lg(q) + (p > q))
-    Scratch: n * (p > 1)
-    Cost: lg(q) (α + n β + n γ), and 2 α + 2 n β + n γ where p is not a power of two
-    Source: De Sensi et al., Bine trees: enhancing collective operations by optimizing communication locality, 2025
-
-    >>> [step[0].peer for step in allreduce(8, 0)[0]]
-    [1, 7, 3]
-    """
-    return fold(_exchange, p, rank, (0,))
 
 
 def _halve_and_gather(p: int, rank: int) -> Strands:

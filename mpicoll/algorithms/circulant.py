@@ -128,10 +128,6 @@ def alltoall(p: int, rank: int) -> Steps:
 
 
 # -- segments one behind the other --------------------------------------------------------------------------
-#
-# The broadcasts of all ranks at once are an allgather in segments - 1 + lg p rounds, and reversed a reduce_scatter.
-# Both move the bytes that those above move in lg p rounds. So neither is here: segments would only help an
-# allgatherv where a rank has most of the bytes.
 
 PROVED = [over(range(1, 17), segments=(1, 3)), over((31, 33, 64), segments=(5,))]
 
@@ -251,3 +247,55 @@ def bcast(p: int, rank: int, *, segments: Fanout = 8) -> Strands:
     [4, 5, 4]
     """
     return mirror(reduce(p, rank, segments=segments))
+
+
+@algorithm("reduce_scatter", name="circulant_segments", blocks=lambda p, segments: segments, grid=PROVED)
+def reduce_scatter_segments(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
+    """The reductions to all ranks at once, each by reduce's circulant: a message has a segment of every rank's block.
+
+    So all messages are about as long, even if one rank's block is most of the vector; there circulant sends that block
+    whole in each of its rounds. With equal blocks circulant sends the same bytes in fewer rounds.
+
+    Steps: segments - 1 + lg(p) if p > 1 else 0
+    Bytes per rank: n * (p - 1) / p
+    Scratch: at most n
+    Cost: (segments - 1 + lg(p)) α + n (p - 1)/p (β + γ)
+    Source: Träff, Optimal broadcast schedules in logarithmic time with applications, 2024
+
+    >>> [len(step[0].blocks) for step in reduce_scatter_segments(5, 0, segments=2)[0]]
+    [3, 2, 2, 1]
+    """
+    ascending = skips(p)[::-1]
+    for i, (turn, _) in reversed(list(enumerate(turns(p, segments)))):
+        to, back = (rank - ascending[turn]) % p, (rank + ascending[turn]) % p
+        mine, theirs = (
+            tuple(
+                root * segments + segment
+                for root in range(p)
+                if (segment := arrivals(p, (holder - root) % p, segments).get(i)) is not None
+            )
+            for holder in (rank, back)
+        )
+        sends = [Send(to, mine)] if mine else []
+        receives = [RecvReduce(back, theirs, "left")] if theirs else []
+        if sends or receives:
+            yield *sends, *receives
+
+
+@algorithm("allgather", name="circulant_segments", blocks=lambda p, segments: segments, grid=PROVED)
+def allgather_segments(p: int, rank: int, *, segments: Fanout = 8) -> Strands:
+    """The broadcasts of all ranks at once, each by bcast's circulant: a message has a segment of every rank's block.
+
+    So all messages are about as long, even if one rank's block is most of the vector; there circulant sends that block
+    whole in each of its rounds. With equal blocks circulant sends the same bytes in fewer rounds.
+
+    Steps: segments - 1 + lg(p) if p > 1 else 0
+    Bytes per rank: n * (p - 1) / p
+    Scratch: at most n
+    Cost: (segments - 1 + lg(p)) α + n (p - 1)/p β
+    Source: Träff, Optimal broadcast schedules in logarithmic time with applications, 2024
+
+    >>> [len(step[0].blocks) for step in allgather_segments(5, 0, segments=2)[0]]
+    [1, 2, 2, 3]
+    """
+    return mirror(reduce_scatter_segments(p, rank, segments=segments))

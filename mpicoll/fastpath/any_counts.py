@@ -52,6 +52,8 @@ class AnyCounts:
         self.words = np.zeros(WORDS + 2 * rebind.ARRAYS, np.int64)
         schedule, template = prepare.template_of_any_counts(state, call)
         self._set_sides(sides)
+        if isinstance(call.counts, Shares) and schedule.parts > 1:
+            raise UnknownCounts("the algorithm cuts the blocks of the vector form in parts")
         if isinstance(call.counts, Shares):
             numbers = self._set_vectors(schedule, state.rank, call.counts, sides, details)
         else:
@@ -99,17 +101,18 @@ class AnyCounts:
         sides: Sides,
         details: np.ndarray,
     ) -> tuple[BlockNumbers, BlockNumbers, BlockNumbers]:
-        """Set the words for equal blocks. Return the vector part of every template block, input and output block."""
+        """Set the words for equal blocks. Return the part that each block is, and the input and output blocks."""
         for side in filter(None, sides):
             if side.is_vector:
                 raise UnknownCounts("equal blocks have a list of counts")
             side.check_blocks(details, [nbytes] * side.blocks, [i * nbytes for i in range(side.blocks)])
-        is_cut = schedule.collective.naming == "vector"
-        self.words[[rebind.PARTS, rebind.SHARES]] = (len(schedule.blocks), 1) if is_cut else (1, schedule.p)
-        parts = {block: block if is_cut else 0 for block in template.blocks}
+        is_vector = schedule.collective.naming == "vector"
+        n = len(schedule.blocks) if is_vector else schedule.parts
+        self.words[[rebind.PARTS, rebind.SHARES]] = n, 1 if is_vector else schedule.p
+        parts = {block: block % n if n > 1 else 0 for block in template.blocks}  # type: ignore[operator]
         inputs = {block: entry for entry, block in template.input_blocks.items()}
         outputs = {block: entry - template.inputs for entry, block in template.output_blocks.items()}
-        return parts, inputs, outputs  # type: ignore[return-value]
+        return parts, inputs, outputs
 
     def _set_vectors(
         self,

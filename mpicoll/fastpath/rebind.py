@@ -161,7 +161,8 @@ def set_equal_blocks(words, arrays):  # type: ignore[no-untyped-def]
     for i in range(len(sizes)):
         sizes[i] = (share + (size_from[i] < rest)) * unit
     for i in range(len(entries)):
-        places[entries[i]] = (place_from[i] * share + min(place_from[i], rest)) * unit
+        block, part = divmod(place_from[i], words[PARTS])
+        places[entries[i]] = (block * words[UNITS] + part * share + min(part, rest)) * unit
 
 
 @njit

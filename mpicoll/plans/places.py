@@ -38,21 +38,21 @@ class Places:
             self.of_edge = ({b: i for i, b in enumerate(leaving)}, {b: i for i, b in enumerate(entering)})
             self.counts = [len(leaving), len(entering)]
             return
-        n = len(schedule.blocks) if collective.naming == "vector" else p
+        n, self.parts = p if self.is_pair else len(schedule.blocks), schedule.parts
         self.is_alone = collective.starts is at_namesake, collective.ends is at_namesake
-        self.counts = [1 if is_alone else n for is_alone in self.is_alone]
+        self.counts = [self.parts if is_alone else n for is_alone in self.is_alone]
 
     def input(self, block: Block) -> int:
         """Return the index of a block in the input."""
         if self.of_edge is not None:
             return self.of_edge[0][block]
-        return block[1] if self.is_pair else 0 if self.is_alone[0] else block  # type: ignore[index, return-value]
+        return block[1] if self.is_pair else block % self.parts if self.is_alone[0] else block  # type: ignore[index, operator, return-value]
 
     def output(self, block: Block) -> int:
         """Return the index of a block in the output."""
         if self.of_edge is not None:
             return self.of_edge[1][block]
-        return block[0] if self.is_pair else 0 if self.is_alone[1] else block  # type: ignore[index, return-value]
+        return block[0] if self.is_pair else block % self.parts if self.is_alone[1] else block  # type: ignore[index, operator, return-value]
 
 
 def segment(home: Home) -> Segment:

@@ -34,7 +34,7 @@ fewer bits. A REDUCE whose destination is not coded rounds, and no other does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,6 +74,8 @@ class Shares:
     - send_at, recv_at: their offsets in input and output.
     - every: the sizes of all blocks in the order of Schedule.blocks, or one size for all; equal on all ranks. None if
       this rank knows only its own blocks, which is enough for direct algorithms.
+
+    If the schedule cuts the shares of ranks in parts, these are the sizes and offsets of whole shares.
     """
 
     sends: tuple[int, ...]
@@ -101,8 +103,8 @@ class Layout:
 def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, rank: int = 0) -> Layout:
     """Return the sizes and offsets of one rank's blocks in its buffers.
 
-    counts are in elements of itemsize bytes: of the whole vector if blocks are parts of it; of each rank's block (one
-    number for all, or a tuple) if blocks are named after ranks; of one pair in an alltoall; of one edge between
+    counts are in elements of itemsize bytes: of the whole vector if blocks are parts of it; of each rank's share (one
+    number for all, or a tuple) if blocks are those or parts of them; of one pair in an alltoall; of one edge between
     neighbours. Shares are in bytes, and the only counts that differ from rank to rank.
     """
     naming, p = schedule.collective.naming, schedule.p
@@ -122,11 +124,12 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
         assert isinstance(counts, int)
         lengths = [x * itemsize for x in parts.sizes(counts, len(schedule.blocks))]
     else:
-        lengths = [x * itemsize for x in ((counts,) * p if isinstance(counts, int) else counts)]
+        shares = (counts,) * p if isinstance(counts, int) else counts
+        lengths = [x * itemsize for x in _parts(shares, schedule.parts)]
     at = parts.offsets(lengths)
     length_of: Callable[[Any], int] = lengths.__getitem__
     spread: Callable[[Any], int] = at.__getitem__
-    alone: Callable[[Any], int] = lambda b: 0
+    alone: Callable[[Any], int] = lambda b: at[b] - at[b - b % schedule.parts]
     return Layout(
         length_of,
         alone if schedule.collective.starts is at_namesake else spread,
@@ -137,18 +140,30 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
     )
 
 
+def _parts(sizes: Sequence[int], n: int) -> list[int]:
+    """Return the sizes of the n parts of each block."""
+    return [part for size in sizes for part in parts.sizes(size, n)] if n > 1 else list(sizes)
+
+
 def _layout_of_shares(schedule: Schedule, shares: Shares, in_place: bool, rank: int) -> Layout:
-    starts, ends = schedule.starts(rank), schedule.ends(rank)
-    input_at, output_at = dict(zip(starts, shares.send_at, strict=True)), dict(zip(ends, shares.recv_at, strict=True))
+    starts, ends, n = schedule.starts(rank), schedule.ends(rank), schedule.parts
+    sends, receives = _parts(shares.sends, n), _parts(shares.receives, n)
+    input_at = dict(zip(starts, _places(shares.send_at, sends, n), strict=True))
+    output_at = dict(zip(ends, _places(shares.recv_at, receives, n), strict=True))
     if isinstance(shares.every, int):
         of_all = shares.every
         return Layout(lambda b: of_all, input_at.__getitem__, output_at.__getitem__, of_all, of_all, in_place)
     if shares.every is None:
-        known = {**dict(zip(ends, shares.receives, strict=True)), **dict(zip(starts, shares.sends, strict=True))}
+        known = {**dict(zip(ends, receives, strict=True)), **dict(zip(starts, sends, strict=True))}
     else:
-        known = dict(zip(schedule.blocks, shares.every, strict=True))
+        known = dict(zip(schedule.blocks, _parts(shares.every, n), strict=True))
     largest, total = max(known.values(), default=0), sum(known.values())
     return Layout(known.__getitem__, input_at.__getitem__, output_at.__getitem__, largest, total, in_place)
+
+
+def _places(offsets: Sequence[int], sizes: Sequence[int], n: int) -> list[int]:
+    """Return the offsets of the n parts of each block, which has these offsets, from the sizes of the parts."""
+    return [at + x for i, at in enumerate(offsets) for x in parts.offsets(list(sizes[i * n : (i + 1) * n]))]
 
 
 class Coding(Protocol):

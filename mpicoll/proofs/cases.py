@@ -6,20 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..plans.plan import Counts, Shares
+from ..schedules import blocks
+from ..schedules.collectives import Block
 from ..schedules.schedule import Schedule
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The bytes of every block, in the order of Schedule.blocks; known: whether every rank gets all sizes."""
+    """The bytes of every block that has a count, in the order of `counted`; known: whether all ranks get all sizes."""
 
     sizes: tuple[int, ...]
     known: bool
 
+    def of_blocks(self, schedule: Schedule) -> dict[Block, int]:
+        """Return the bytes of every block of the schedule, as plans cut them."""
+        sizes = (part for size in self.sizes for part in blocks.sizes(size, schedule.parts))
+        return dict(zip(schedule.blocks, sizes, strict=True))
+
     def shares(self, schedule: Schedule, rank: int) -> Shares:
         """Return one rank's shares: its blocks are out of order in memory, with gaps between them."""
-        size = dict(zip(schedule.blocks, self.sizes, strict=True))
-        starts, ends = schedule.starts(rank), schedule.ends(rank)
+        what, names = schedule.collective, counted(schedule)
+        size = dict(zip(names, self.sizes, strict=True))
+        starts, ends = (f(names, schedule.p, rank, schedule.root) for f in (what.starts, what.ends))
         sends, receives = tuple(size[b] for b in starts), tuple(size[b] for b in ends)
         return Shares(sends, receives, _strewn(sends), _strewn(receives), self.sizes if self.known else None)
 
@@ -66,9 +74,14 @@ class Case:
         return self.counts.shares(schedule, rank) if isinstance(self.counts, Spread) else self.counts
 
 
+def counted(schedule: Schedule) -> Sequence[Block]:
+    """Return the blocks that have a count of their own in a form with counts: those of the schedule, or ranks'."""
+    return schedule.blocks if schedule.parts == 1 else range(schedule.p)
+
+
 def uneven(schedule: Schedule, most: int) -> Spread:
     """Return blocks of 0 to most bytes, some of each; ranks of direct algorithms (but allgather) get only their own."""
-    contents = list(map(schedule.collective.content, schedule.blocks))
+    contents = list(map(schedule.collective.content, counted(schedule)))
     numbers = {content: i for i, content in enumerate(dict.fromkeys(contents))}
     sizes = tuple((3 * i + 2 * (i // most)) % (most + 1) for i in map(numbers.__getitem__, contents))
     return Spread(sizes, not (schedule.algorithm.direct and schedule.collective.name != "allgather"))

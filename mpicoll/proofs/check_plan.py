@@ -48,7 +48,7 @@ def cases(schedule: Schedule) -> Iterator[Case]:
     With parameters other than the defaults it is two beyond FEW ranks. What is one of several changes with p.
     """
     p, naming = schedule.p, schedule.collective.naming
-    k = max(1, len(schedule.blocks)) if naming == "vector" else 1
+    k = max(1, len(schedule.blocks)) if naming == "vector" else schedule.parts
     if naming == "none":
         yield Case(0, 1, None, 4)
     elif p > MANY[-1]:
@@ -162,9 +162,9 @@ def check_tables(schedule: Schedule, lowered: Lowered | None = None) -> None:
 def check_scratch(schedule: Schedule, lowered: Lowered | None = None) -> None:
     """Check that the most scratch any rank's plan takes is the docstring's formula. Raises VerifyError."""
     p, naming = schedule.p, schedule.collective.naming
-    k = 1 if naming == "edge" else len(schedule.blocks) if naming == "vector" else p
+    k = 1 if naming == "edge" else len(schedule.blocks) if naming in ("vector", "rank") else p
     block = plans.ALIGN
-    case = Case({"vector": block * k, "none": 0}.get(naming, block), 1, None, 4)
+    case = Case({"vector": block * k, "none": 0}.get(naming, block * schedule.parts), 1, None, 4)
     lowered = lowered or Lowered(schedule)
     got = max(plan.scratch_bytes for plan in lowered.all_ranks(case, schedule.collective.name == "bcast"))
     claims = schedule.algorithm.claims

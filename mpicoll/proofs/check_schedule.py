@@ -46,7 +46,7 @@ def check(schedule: Schedule, trace: Trace) -> None:
 def expected_value(schedule: Schedule, rank: int, block: object) -> Value:
     """Return the value that a block of a rank must have at the end."""
     if not schedule.collective.reduces:
-        return 1 << schedule.collective.source(block, schedule.root)
+        return 1 << schedule.source(block)
     covered = Interval(*schedule.collective.covers(schedule.p, rank))
     return mask(covered) if schedule.commutative else covered
 

@@ -61,7 +61,7 @@ class Machine:
             for r in range(schedule.p)
         ]
         spread = case.counts if isinstance(case.counts, Spread) else None
-        self.size = dict(zip(schedule.blocks, spread.sizes)).__getitem__ if spread else self.layouts[0].size
+        self.size = spread.of_blocks(schedule).__getitem__ if spread else self.layouts[0].size
         self.segments: list[Pieces] = [[tuple(x) for x in plan.segments.tolist()] for plan in lowered]
         self.rows = [plan.rows.tolist() for plan in lowered]
         self.steps = [plan.steps.tolist() for plan in lowered]
@@ -329,7 +329,7 @@ class Machine:
     def _expected(self, rank: int, block: Block) -> list[Cell]:
         s = self.schedule
         if not s.collective.reduces:
-            source = self._contribution(block, s.collective.source(block, s.root))
+            source = self._contribution(block, s.source(block))
             return [(x[0], x[1], x[2] | self._marks(rank, block)) for x in source]
         covered = Interval(*s.collective.covers(s.p, rank))
         if self.ordered:

@@ -2,7 +2,8 @@
 
 These few functions are the whole specification the verifier proves schedules against and the
 plan maps memory by. A block is named by what it is: a part of the vector (an int), the rank it
-belongs to (an int), a (source, destination) pair, or an edge of the ranks' graph (see graphs.py).
+belongs to (an int; rank * parts + part if an algorithm cuts the ranks' shares in parts), a (source, destination)
+pair, or an edge of the ranks' graph (see graphs.py).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def at_root(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[B
 
 
 def at_namesake(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
-    """Return block b for rank b."""
-    return (rank,)
+    """Return a rank's own blocks: as many for each rank, in the order of ranks."""
+    parts = len(blocks) // p
+    return blocks[rank * parts : (rank + 1) * parts]
 
 
 def at_source(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence[Block]:
@@ -115,22 +117,27 @@ class Collective:
     covers: Whose = everybody
     repeats: bool = False
 
+    @property
+    def is_divisible(self) -> bool:
+        """Return whether algorithms say how many blocks the vector has, or a rank's share of it."""
+        return self.naming == "vector" or (self.naming == "rank" and not self.rooted)
+
     def blocks(self, p: int, share: int) -> Sequence[Block]:
-        """Return every block's name; share is how many blocks a vector has."""
+        """Return every block's name; share is how many blocks a vector has, or a rank's share of it."""
         match self.naming:
             case "vector":
                 return range(share)
             case "rank":
-                return range(p)
+                return range(p * share)
             case "pair":
                 return Pairs(p)
         return ()
 
-    def source(self, block: Block, root: int) -> int:
-        """Return the one rank a block comes from, in a collective that only moves data."""
+    def source(self, block: Block, root: int, parts: int = 1) -> int:
+        """Return the one rank a block comes from, in a collective that only moves data; parts: those of a share."""
         if self.starts is at_root:
             return root
-        return block[0] if self.naming in ("pair", "edge") else block  # type: ignore[index, return-value]
+        return block[0] if self.naming in ("pair", "edge") else block // parts  # type: ignore[index, operator]
 
     def content(self, block: Block) -> Block:
         """Return a name for what a block holds: the rank it comes from where all of a rank's blocks hold the same."""

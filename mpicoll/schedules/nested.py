@@ -27,6 +27,8 @@ class Of(Kind):
         if not isinstance(value, str):
             raise ValueError(f"it must be {self.range}")
         entry, parameters = parse_spec(self.collective, value)
+        if entry.cuts_shares:
+            raise ValueError(f"it must be {self.range} whose blocks are whole shares of ranks")
         return Chosen(entry, parameters, nodes)
 
     def turned(self, resolved: Any, p: int, by: int) -> Any:

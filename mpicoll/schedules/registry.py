@@ -33,8 +33,8 @@ class Algorithm:
 
     - body: a function of (p, rank, *, parameters) that yields one rank's steps; where `layered`, of (p, *,
       parameters) that returns layers (see combinators.Stack).
-    - share: how many blocks the vector has, as a function of p and the parameters: what the decorator takes as
-      `blocks`. Collectives whose blocks are named by rank or pair (see collectives.py) have theirs by definition.
+    - share: how many blocks the vector has, or each rank's share of it, as a function of p and the parameters: what the
+      decorator takes as `blocks`. Other collectives (see Collective.is_divisible) have theirs by definition.
     - strand: the strand in which a block moves, None where there is one.
     - ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
       (rooted ones: at root 0); a function of p and the parameters where it depends on them.
@@ -132,8 +132,13 @@ class Algorithm:
         return self.make(p, self.resolve(p, **parameters))(rank)
 
     def blocks(self, p: int, nodes: Partition | None = None, /, **parameters: Any) -> int:
-        """Return how many blocks the vector has; 1 where blocks are named otherwise."""
-        return self.share(p, **self.resolve(p, nodes, **parameters)) if self.collective.naming == "vector" else 1
+        """Return how many blocks the vector has, or each rank's share of it; 1 where blocks are named otherwise."""
+        return self.share(p, **self.resolve(p, nodes, **parameters))
+
+    @property
+    def cuts_shares(self) -> bool:
+        """Return whether its blocks are parts of ranks' shares, so that no other algorithm can run it as a part."""
+        return self.collective.naming == "rank" and self.share(2, **self.resolve(2)) > 1
 
     def keeps_order(self, p: int = 8, nodes: Partition | None = None, /, **parameters: Any) -> bool:
         """Return whether it serves operators that do not commute, on p ranks with these parameters."""
@@ -240,7 +245,7 @@ def algorithm(
             raise UnknownAlgorithm("collective", collective, _REGISTRY)
         if own in _REGISTRY[collective]:
             raise ValueError(f"{collective} {own} is registered twice")
-        if blocks != 1 and COLLECTIVES[collective].naming != "vector":
+        if blocks != 1 and not COLLECTIVES[collective].is_divisible:
             raise ValueError(f"{collective} {own} declares blocks, and {collective} has those by what it means")
         parameters = _parameters(f"{collective} {own}", body)
         if COLLECTIVES[collective].naming == "edge" and "graph" not in parameters:
@@ -288,8 +293,11 @@ def registered() -> Iterator[Algorithm]:
 
 
 def every(collective: str, *but: str) -> Callable[[int], list[str]]:
-    """Return a function of p, for a grid, that lists a collective's exact algorithms but some, later ones too."""
-    return lambda p: [name for name in exact_algorithms(collective) if name not in but]
+    """Return a function of p, for a grid, that lists a collective's exact algorithms but some, later ones too.
+
+    Algorithms that no other one can run are left out.
+    """
+    return lambda p: [x for x in exact_algorithms(collective) if x not in but and not find(collective, x).cuts_shares]
 
 
 def list_algorithms() -> dict[str, tuple[str, ...]]:

@@ -96,8 +96,12 @@ class Schedule:
         if self.collective.naming == "edge":
             graph: Sequence[Block] = self.resolved["graph"]
             return graph
-        share = self.algorithm.share(self.p, **self.resolved) if self.collective.naming == "vector" else 0
-        return self.collective.blocks(self.p, share)
+        return self.collective.blocks(self.p, self.algorithm.share(self.p, **self.resolved))
+
+    @property
+    def parts(self) -> int:
+        """Return how many blocks a rank's share of the vector is cut in; 1 if blocks are no shares of ranks."""
+        return len(self.blocks) // self.p if self.collective.naming == "rank" else 1
 
     def strand(self, block: Block) -> int:
         """Return the strand in which a block moves."""
@@ -122,6 +126,10 @@ class Schedule:
     def starts(self, rank: int) -> list[Block]:
         """Return the blocks a rank contributes."""
         return list(self.collective.starts(self.blocks, self.p, rank, self.root))
+
+    def source(self, block: Block) -> int:
+        """Return the one rank a block comes from, in a collective that only moves data."""
+        return self.collective.source(block, self.root, self.parts)
 
     def ends(self, rank: int) -> list[Block]:
         """Return the blocks a rank must hold at the end."""

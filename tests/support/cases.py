@@ -17,7 +17,7 @@ from mpicoll.schedules.collectives import at_namesake, at_root
 from mpicoll.schedules.registry import parse_spec
 from support import ops
 from support.buffer_forms import ARRAY, FILLER, Argument, BufferForm, array_of
-from support.collectives import has_whole_vector, meaning, method_of
+from support.collectives import meaning, method_of
 from support.prepared import PreparedCall
 
 AGAIN = 3                       # the first call that takes the fast path
@@ -187,10 +187,8 @@ def lanes(case: Case, spec: str, p: int, chunk_bytes: int | None) -> int:
     if case.collective == "barrier":
         return 1
     unit, share = (8, case.n) if meaning(case.name).reduces else (1, case.n * 8)
-    if has_whole_vector(case.name):
-        one_node = (tuple(range(p)),)                   # the tests run on one machine
-        share = blocks.sizes(share, entry.blocks(p, one_node, **dict(parameters)))[0]
-    nbytes = share * unit
+    one_node = (tuple(range(p)),)                       # the tests run on one machine
+    nbytes = blocks.sizes(share, entry.blocks(p, one_node, **dict(parameters)))[0] * unit
     if chunk_bytes is None:
         return 1
     slice_ = max(unit, chunk_bytes // unit * unit)

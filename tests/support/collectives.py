@@ -20,7 +20,7 @@ from mpicoll.schedules.collectives import COLLECTIVES, Collective, base_collecti
 from mpicoll.schedules.grouping import uneven
 from mpicoll.schedules.nested import Of
 from mpicoll.schedules.parameters import Groups
-from mpicoll.schedules.registry import Algorithm, exact_algorithms, find, registered
+from mpicoll.schedules.registry import Algorithm, every, exact_algorithms, find, registered
 
 ENGINES = ("mpi4py", "compiled")
 # The methods of a collective without those that take counts beside the buffers, by the collective's name.
@@ -93,7 +93,7 @@ def nested(entry: Algorithm, p: int, number: int = 3) -> Iterator[dict[str, Any]
     kinds = {name: parameter.kind for name, parameter in entry.parameters.items()}
     draw = random.Random(f"{entry.title} {p}")
     for _ in range(number if any(isinstance(kind, Of) for kind in kinds.values()) else 0):
-        yield {name: draw.choice(exact_algorithms(kind.collective)) if isinstance(kind, Of) else uneven(p)
+        yield {name: draw.choice(every(kind.collective)(p)) if isinstance(kind, Of) else uneven(p)
                for name, kind in kinds.items() if isinstance(kind, Of | Groups)}
 
 

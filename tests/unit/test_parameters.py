@@ -216,6 +216,12 @@ def test_no_name_of_an_algorithm(value):
     assert refused(nested.Reducing, value) == "it must be an algorithm of reduce"
 
 
+def test_an_algorithm_that_cuts_shares_is_no_part_of_another():
+    words = refused(nested.Allgathering, "circulant_segments(segments=2)")
+    assert words == "it must be an algorithm of allgather whose blocks are whole shares of ranks"
+    assert "circulant_segments" not in every("allgather")(4)
+
+
 def test_an_algorithm_that_is_not_there():
     """The parameter is named, and what is near."""
     near = refused(nested.Gathering, "lineer")

@@ -42,7 +42,7 @@ from mpicoll.schedules.schedule import Schedule, schedule
 
 def counts_of(schedule, per_block):
     """Elements for `per_block` in every block, in the collective's own terms."""
-    return per_block * len(schedule.blocks) if schedule.collective.naming == "vector" else per_block
+    return per_block * (len(schedule.blocks) if schedule.collective.naming == "vector" else schedule.parts)
 
 
 # -- chunks -------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_scratch_of_chunks_is_what_the_docstring_says_times_the_window(entry, p)
     """But neighbouring blocks no longer lie in one piece: what is staged only then comes on top."""
     schedule = Schedule(entry, served(entry, p))
     in_place = entry.collective.name == "bcast"
-    k = len(schedule.blocks) if entry.collective.naming == "vector" else schedule.p
+    k = len(schedule.blocks) if entry.collective.naming in ("vector", "rank") else schedule.p
     claimed = entry.claims.evaluate(entry.claims.scratch, schedule.p, k * ALIGN, **schedule.resolved)
     whole = lower_all(schedule, Case(counts_of(schedule, ALIGN), 1, None, 4), in_place)
     chunked = lower_all(schedule, Case(counts_of(schedule, 5 * ALIGN), 1, ALIGN, 3), in_place)

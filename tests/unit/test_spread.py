@@ -46,6 +46,18 @@ def test_all_sizes_may_be_known():
     assert [placed.size(b) for b in bruck.blocks] == [1, 2, 3, 4]
 
 
+def test_layout_of_parts_of_shares():
+    """A share is cut where it lies, the larger parts first, and a rank's own share begins its input."""
+    segments = schedule("allgather", "circulant_segments", 2, segments=3)
+    placed = layout(segments, Shares((4,), (2, 4), (7,), (9, 1), (2, 4)), 1, False, 1)
+    assert [placed.size(b) for b in segments.blocks] == [1, 1, 0, 2, 1, 1]
+    assert [placed.output_at(b) for b in segments.blocks] == [9, 10, 11, 1, 3, 4]
+    assert [placed.input_at(b) for b in segments.starts(1)] == [7, 9, 10]
+    equal = layout(segments, 4, 2, False, 1)
+    assert [equal.output_at(b) for b in segments.blocks] == [0, 4, 6, 8, 12, 14]
+    assert [equal.input_at(b) for b in segments.starts(1)] == [0, 4, 6]
+
+
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 9, 32])
 def test_lanes_of_ranks_that_know_only_their_own(window):
     """Fewer at some than at others; what two share has the same slices, and the same slots."""

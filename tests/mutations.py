@@ -96,6 +96,13 @@ MUTATIONS = [
     Mutation(
         "mpicoll/schedules/combinators.py", "if new or not op.blocks else []", "if new else []", "unit/test_combine.py"
     ),
+    Mutation("mpicoll/plans/plan.py", "at[b] - at[b - b % schedule.parts]", "0", "unit/test_spread.py"),
+    Mutation(
+        "mpicoll/plans/plan.py",
+        "parts.offsets(list(sizes[i * n : (i + 1) * n]))]",
+        "parts.offsets(list(sizes[:n]))]",
+        "unit/test_spread.py",
+    ),
     Mutation(
         "mpicoll/plans/lowering.py",
         "joined(segments) if self.single else segments",
@@ -406,6 +413,7 @@ MUTATIONS = [
             ("rebind", "elif words[BOUND] == words[UNITS]:", "elif words[BOUND] >= 0:"),
             ("rebind", "(share + (size_from[i] < rest)) * unit", "(share + (size_from[i] <= rest)) * unit"),
             ("any_counts", "= prepared.plan.slice, call.unit\n", "= prepared.plan.slice, 8\n"),
+            ("rebind", "(block * words[UNITS] + part", "(block + part"),
             ("entry", "row[SEND_OFFSET + s] = words[side + rebind.OFFSET]\n", "row[SEND_OFFSET + s] = 0\n"),
         )
     ),

@@ -81,7 +81,7 @@ class Player:
         if not graph or base == MPI.COMM_NULL:
             self.plain[where], self.ours[where], self.edges[where] = base, mpicoll.Comm(base), ([], 0)
         else:
-            self.plain[where], self.ours[where] = graphs.made(base, graph)
+            self.plain[where], self.ours[where] = graphs.create_communicators(base, graph)
             self.edges[where] = edges(self.plain[where])
 
     # -- what runs ---------------------------------------------------------------------------------------

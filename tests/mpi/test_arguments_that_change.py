@@ -34,16 +34,16 @@ def at(point, change, monkeypatch):
     snapshot, parse, insert = Invocation.snapshot, slow_path.prepare_call, compiled_path.CompiledFastPath.insert
 
     def taken(invocation):
-        made = snapshot(invocation)
+        saved = snapshot(invocation)
         if point == POINTS[0]:
             due()
-        return made
+        return saved
 
     def prepare(*arguments):
-        made = parse(*arguments)
+        parsed = parse(*arguments)
         if point == POINTS[1]:
             due()
-        return made
+        return parsed
 
     def inserts(*arguments):
         if point == POINTS[2]:

@@ -197,7 +197,7 @@ class Player:
 
     @property
     def _lists(self) -> Any:
-        """Whose Waitall: any with the progress thread, else one that advances what is in flight."""
+        """Return the class whose Waitall to call: any with the progress thread, else one that advances operations."""
         return self.draw.choice([MPI.Request, mpicoll.Request]) if self.in_background else mpicoll.Request
 
     def _one_by_one(self, these: Sequence[Pending]) -> None:

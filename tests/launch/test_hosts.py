@@ -128,7 +128,7 @@ class Bed:
 
 @pytest.fixture
 def bed() -> Iterator[Bed]:
-    """Whatever a test does, nothing is left of it."""
+    """Make a test bed, and fail if a test leaves processes, links or namespaces behind."""
     links, names = set(os.listdir("/sys/class/net")), os.uname().nodename
     testbed = Bed()
     yield testbed

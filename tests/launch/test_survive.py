@@ -274,7 +274,7 @@ def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
     (IAGREE, []), (IAGREE, [2]), ("comm.Ishrink()[1]", []),
 ])  # fmt: skip
 def test_a_request_of_a_recovery_that_waits_is_reported(call, killed, wait, tmp_path):
-    """However the program waits, as for requests of collectives."""
+    """A program may wait in Wait or by Test, as for requests of collectives."""
     first = f"{call[5:].partition('(')[0]} (call CALLS, recovery) has not moved for SECONDS s"
     program = WAITING.replace("CALL", f"request = {call}\n{wait}")
     check_reports(program, killed, first, "has not made this call", tmp_path)

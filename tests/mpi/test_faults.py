@@ -302,7 +302,7 @@ def test_a_finalizer_of_a_persistent_request_that_fails(comm, quick, monkeypatch
 
 
 def test_a_thread_that_ended_begins_again(comm, quick):
-    """However it ended, the next collective starts it."""
+    """The next collective starts a thread that has ended for any reason."""
     restarted()
     THREAD.thread = threading.Thread(target=int)
     THREAD.thread.start()

@@ -135,7 +135,7 @@ def test_explain_takes_typecodes_and_refuses_nothing(ours):
 
 @parametrize("fatal", ["COMM_WORLD", "COMM_SELF"])
 def test_to_ask_mpi_ends_nothing(comm, fatal):
-    """Whatever the program does about errors of MPI, a pair that MPI refuses raises; and its handler is kept."""
+    """A pair that MPI refuses raises under any error handler of the program, and the handler is kept."""
     ours, of = mpicoll.Comm(comm), getattr(MPI, fatal)
     before = of.Get_errhandler()
     of.Set_errhandler(MPI.ERRORS_ARE_FATAL)

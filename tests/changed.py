@@ -55,13 +55,13 @@ def base() -> str | None:
 
 def imported() -> set[str]:
     """Return the files of mpicoll that the folders import, as paths in the checkout."""
-    found = set()
+    files = set()
     for folder in FOLDERS:
         for source in (ROOT / folder).rglob("*.py"):
             for module in modules(ast.parse(source.read_text())):
                 path = module.replace(".", "/")
-                found |= {name for name in (f"{path}.py", f"{path}/__init__.py") if (ROOT / name).exists()}
-    return {name.replace("mpicoll/kernels", "kernels") for name in found}
+                files |= {name for name in (f"{path}.py", f"{path}/__init__.py") if (ROOT / name).exists()}
+    return {name.replace("mpicoll/kernels", "kernels") for name in files}
 
 
 def modules(tree: ast.Module) -> Iterator[str]:

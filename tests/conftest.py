@@ -72,7 +72,7 @@ def smoke(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         if changed.is_of_tools(item.path.name):
             files.setdefault(item.path.name, []).append(item)
-    kept = {item for each in files.values() for item in harness.sample(each, SMOKE, seed=0, size=1)}
+    kept = {item for group in files.values() for item in harness.sample(group, SMOKE, seed=0, size=1)}
     return [item for item in items if item in kept or not changed.is_of_tools(item.path.name)]
 
 
@@ -81,7 +81,7 @@ class Results:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: dict[str, tuple[str, str]] = {}  # several tests may run at once
+        self.outcomes: dict[str, tuple[str, str]] = {}  # several tests may run at once
 
     def write(self, **entry: object) -> None:
         with open(self.path, "a") as file:
@@ -92,12 +92,12 @@ class Results:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.found[report.nodeid] = "failed", headline(report)
+            self.outcomes[report.nodeid] = "failed", headline(report)
         elif report.skipped:
-            self.found.setdefault(report.nodeid, ("skipped", reason_of(report)))
+            self.outcomes.setdefault(report.nodeid, ("skipped", reason_of(report)))
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        outcome, reason = self.found.pop(nodeid, ("passed", ""))
+        outcome, reason = self.outcomes.pop(nodeid, ("passed", ""))
         self.write(id=nodeid, outcome=outcome, reason=reason)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -114,8 +114,8 @@ class Results:
 def headline(report: pytest.TestReport | pytest.CollectReport) -> str:
     """The first words of what a failing test said."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    said = crash.message if crash is not None else str(report.longrepr)
-    return " ".join(said.split())[:300]
+    message = crash.message if crash is not None else str(report.longrepr)
+    return " ".join(message.split())[:300]
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:

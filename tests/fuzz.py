@@ -70,7 +70,7 @@ def many(arguments: argparse.Namespace, log: IO[str] | None) -> bool:
     return True
 
 
-def one(text: str, patience: float) -> bool:
+def play_text(text: str, patience: float) -> bool:
     """Play a program as it was printed; whether all went well."""
     program = eval(text, {"Program": Program, "Call": Call})
     world = MPI.COMM_WORLD
@@ -91,7 +91,7 @@ def main(words: list[str]) -> int:
         background.COMMAND = compiler.command(arguments.cold)
     mpicoll.Comm(MPI.COMM_WORLD)    # what a machine compiles once is no program's time
     if arguments.play:
-        return 0 if one(arguments.play, arguments.patience) else 1
+        return 0 if play_text(arguments.play, arguments.patience) else 1
     log = open(arguments.log, "a", buffering=1) if arguments.log and MPI.COMM_WORLD.rank == 0 else None     # noqa: SIM115
     return 0 if many(arguments, log) else 1
 

@@ -105,14 +105,14 @@ class Site:
         n, part = self.count, slice(self.at, self.at + self.count)
         every = [self.numbers(rank) for rank in range(self.p)]
         if self.method in ("Allreduce", "Reduce"):
-            return self.fold([each[part] for each in every], axis=0)
+            return self.fold([vector[part] for vector in every], axis=0)
         if self.method == "Bcast":
             return every[self.root][part]
         if self.method in ("Allgather", "Allgatherv", "Gather"):
-            return np.concatenate([each[part] for each in every])
+            return np.concatenate([vector[part] for vector in every])
         if self.method == "Scatter":
             return every[self.root][self.at + self.rank * n : self.at + (self.rank + 1) * n]
-        return np.concatenate([each[self.at + self.rank * n : self.at + (self.rank + 1) * n] for each in every])
+        return np.concatenate([vector[self.at + self.rank * n : self.at + (self.rank + 1) * n] for vector in every])
 
     def wrong(self) -> str:
         """Name what is wrong: the result in one of the two arrays, or a write anywhere else."""
@@ -189,15 +189,15 @@ def play(comm: mpicoll.Comm, arguments: argparse.Namespace) -> bool:
     changer = Changer(own.randrange(1 << 30))
     changer.start()
     sys.setswitchinterval(1e-5)
-    made, fast, started = 0, 0, time.monotonic()
-    while made < arguments.calls:
-        said = ""
+    calls, fast, started = 0, 0, time.monotonic()
+    while calls < arguments.calls:
+        failure = ""
         for _ in range(ROUND):
             site = draw.choice(sites)
             site.change(draw)
             site.fill(own)
             late, traced = draw.random() < 0.002, draw.random() < 0.01
-            if late and comm.rank == made % comm.size:
+            if late and comm.rank == calls % comm.size:
                 time.sleep(0.012)               # the others' calls leave the fast path
             changer.watch(site if draw.random() < 0.1 else None, comm._state.sequence)
             if traced:
@@ -208,20 +208,20 @@ def play(comm: mpicoll.Comm, arguments: argparse.Namespace) -> bool:
             else:
                 site.call()
             changer.watch(None)
-            if found := site.wrong():
-                said = said or f"call {made}, {site.form}{site.method}, {vars(site)}: {found}"
+            if error := site.wrong():
+                failure = failure or f"call {calls}, {site.form}{site.method}, {vars(site)}: {error}"
             kinds[site.method] += 1
-            made += 1
-        wrong = [each for each in MPI.COMM_WORLD.allgather(said) if each]
+            calls += 1
+        wrong = [report for report in MPI.COMM_WORLD.allgather(failure) if report]
         if wrong:
-            print(f"rank {comm.rank}, seed {arguments.seed}: {said}", flush=True)
+            print(f"rank {comm.rank}, seed {arguments.seed}: {failure}", flush=True)
             return False
     changer.stopping = True
     changer.join()
     if comm.rank == 0:
         shares = ", ".join(f"{name} {n}" for name, n in kinds.most_common() if name != "traced")
         seconds = time.monotonic() - started
-        print(f"{made} calls on {comm.size} ranks in {seconds:.0f} s, seed {arguments.seed}: all right; "
+        print(f"{calls} calls on {comm.size} ranks in {seconds:.0f} s, seed {arguments.seed}: all right; "
               f"of {kinds['traced']} that were traced {fast} took the fast path; {dict(changer.changes)} by the thread")
         print(shares)
         if fast < kinds["traced"] / 4:

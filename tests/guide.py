@@ -31,13 +31,13 @@ class Console:
 
 def consoles(text: str) -> list[Console]:
     """The console blocks of a guide, in order."""
-    found, files = [], {}
+    blocks, files = [], {}
     for varies, language, name, body in FENCE.findall(text):
         if language == "console":
-            found.append(Console(commands(body), bool(varies), dict(files)))
+            blocks.append(Console(commands(body), bool(varies), dict(files)))
         elif name:
             files[name] = body
-    return found
+    return blocks
 
 
 def commands(body: str) -> list[tuple[str, list[str]]]:

@@ -757,12 +757,12 @@ MUTATIONS = [
 def check() -> None:
     """Check that each change is one of the source as it is now. Raises ValueError."""
     for number, mutation in enumerate(MUTATIONS):
-        if (found := (ROOT / mutation.path).read_text().count(mutation.before)) != 1:
-            raise ValueError(f"mutation {number}: {mutation.path} has {mutation.before!r} {found} times, and not once")
+        if (count := (ROOT / mutation.path).read_text().count(mutation.before)) != 1:
+            raise ValueError(f"mutation {number}: {mutation.path} has {mutation.before!r} {count} times, and not once")
 
 
 @contextmanager
-def made(mutation: Mutation, tree: Path) -> Iterator[None]:
+def mutated(mutation: Mutation, tree: Path) -> Iterator[None]:
     """Have a change in a tree; what was compiled from the unchanged source is good again afterwards."""
     path = tree / mutation.path
     source, stat = path.read_text(), path.stat()
@@ -825,7 +825,7 @@ def hold(numbers: list[int], commands: Callable[[Mutation], Iterable[list[str]]]
 
     def work(number: int, tree: Path) -> tuple[str, float]:
         began = time.monotonic()
-        with made(MUTATIONS[number], tree):
+        with mutated(MUTATIONS[number], tree):
             return first_failure(commands(MUTATIONS[number]), tree), time.monotonic() - began
 
     survived = []
@@ -843,31 +843,31 @@ def main() -> None:
     add("--named", action="store_true", help="run the files named in `noticed_by` only, never the suites")
     add("--thorough", action="store_true", help="hold them against `tests/run.py --thorough`")
     add("--list", action="store_true", help="print them, and run nothing")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     check()
-    numbers = given.only if given.only is not None else list(range(len(MUTATIONS)))
-    if given.list:
+    numbers = arguments.only if arguments.only is not None else list(range(len(MUTATIONS)))
+    if arguments.list:
         print(*map(title, numbers), sep="\n")
         return
     with tempfile.TemporaryDirectory() as place:
         trees: Trees = queue.SimpleQueue()
-        for job in range(given.jobs):
+        for job in range(arguments.jobs):
             trees.put(Path(shutil.copytree(ROOT, Path(place, str(job)), symlinks=True, ignore=LEFT_OUT)))
         files = sorted({MUTATIONS[number].noticed_by for number in numbers})
-        unchanged = in_copies(lambda file, tree: first_failure([named(file, given.thorough)], tree), files, trees)
+        unchanged = in_copies(lambda file, tree: first_failure([named(file, arguments.thorough)], tree), files, trees)
         broken = {file: test for file, test in zip(files, unchanged, strict=True) if test}
         for file, test in broken.items():
             print(f"{file} fails without any change: {test}", flush=True)
         good = [number for number in numbers if MUTATIONS[number].noticed_by not in broken]
-        missed = hold(good, lambda mutation: [named(mutation.noticed_by, given.thorough)], trees)
+        missed = hold(good, lambda mutation: [named(mutation.noticed_by, arguments.thorough)], trees)
         survived = sorted({*numbers} - {*good} | {*missed})
         by_name = len(numbers) - len(survived)
-        if survived and not given.named:
-            if test := first_failure(suites(given.thorough), Path(place, "0")):
+        if survived and not arguments.named:
+            if test := first_failure(suites(arguments.thorough), Path(place, "0")):
                 sys.exit(f"a test fails without any change: {test}")
             by_others = {number for number in survived if not MUTATIONS[number].noticed_by.startswith("torch/")}
             torch = [number for number in survived if number not in by_others]  # no suite of `make test` has torch
-            survived = sorted([*torch, *hold(sorted(by_others), lambda _: suites(given.thorough), trees)])
+            survived = sorted([*torch, *hold(sorted(by_others), lambda _: suites(arguments.thorough), trees)])
     words = f"; not: {survived}" if survived else ""
     print(f"{len(numbers) - len(survived)} of {len(numbers)} noticed, {by_name} by the file that is named{words}")
     sys.exit(bool(survived))

@@ -92,11 +92,11 @@ def ask(mpi: str) -> Survey:
             program = [python, "-m", "support.operators", file.name, behind]
             line = [python, ROOT / "tests" / "launcher.py", "-n", 2, *program]
             launch.run_group([str(word) for word in line], LIMIT, environment, cwd=ROOT)
-            told = [json.loads(line) for line in file]
-            if not told:
+            records = [json.loads(line) for line in file]
+            if not records:
                 sys.exit(f"{mpi}: the survey did not begin")
-            end = told.pop() if isinstance(told[-1], dict) else None
-            for i, name, op, asked, *answer in told:
+            end = records.pop() if isinstance(records[-1], dict) else None
+            for i, name, op, asked, *answer in records:
                 answers[name, op, asked] = answer[0] if answer else ENDED
                 behind = i + 1
             if end is not None:
@@ -124,9 +124,9 @@ def page(surveys: dict[str, Survey]) -> str:
         lines="|".join("---" for _ in surveys),
     )
     text += "".join(f"| {' '.join(names)} | {' | '.join(cells)} |\n" for cells, names in rows.items())
-    found = [survey.ours(*pair) for survey in surveys.values() for pair in survey.pairs()]
-    counted = {by: f"{found.count(by):,}" for by in ("ours", NATIVE, REFUSED)}
-    text += TAIL.format(cells=f"{len(found):,}", own=counted["ours"], native=counted[NATIVE], refused=counted[REFUSED])
+    served = [survey.ours(*pair) for survey in surveys.values() for pair in survey.pairs()]
+    counted = {by: f"{served.count(by):,}" for by in ("ours", NATIVE, REFUSED)}
+    text += TAIL.format(cells=f"{len(served):,}", own=counted["ours"], native=counted[NATIVE], refused=counted[REFUSED])
     for mpi, survey in surveys.items():
         if fatal := survey.fatal():
             text += FATAL.format(who=TITLES[mpi], pairs=listed(fatal))

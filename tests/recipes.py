@@ -33,39 +33,39 @@ def meaning(recipe: Recipe) -> Meaning:
     """By the standard's definition: copies of the parts' typemaps, each moved by its displacement."""
     if isinstance(recipe, str):
         return Meaning(list(range(SIZES[recipe])), 0, SIZES[recipe])
-    combiner, parts, given = recipe
+    combiner, parts, parameters = recipe
     inner = [meaning(part) for part in parts]
     if combiner == "RESIZED":
-        return Meaning(inner[0].places, given["lb"], given["lb"] + given["extent"])
+        return Meaning(inner[0].places, parameters["lb"], parameters["lb"] + parameters["extent"])
     if combiner == "SUBARRAY":
-        return _subarray(inner[0], given)
-    starts = [(inner[i], at) for i, at in _starts(combiner, inner, given)]
+        return _subarray(inner[0], parameters)
+    starts = [(inner[i], at) for i, at in _starts(combiner, inner, parameters)]
     places = [at + place for part, at in starts for place in part.places]
     return Meaning(places, min((at + part.lb for part, at in starts), default=0),
                    max((at + part.ub for part, at in starts), default=0))
 
 
-def _starts(combiner: str, inner: list[Meaning], given: dict[str, Any]) -> list[tuple[int, int]]:
+def _starts(combiner: str, inner: list[Meaning], parameters: dict[str, Any]) -> list[tuple[int, int]]:
     """(which part, its displacement in bytes), in order."""
     extent = inner[0].extent if inner else 0
     if combiner == "DUP":
         return [(0, 0)]
     if combiner == "CONTIGUOUS":
-        return [(0, i * extent) for i in range(given["count"])]
+        return [(0, i * extent) for i in range(parameters["count"])]
     if combiner in ("VECTOR", "HVECTOR"):
         unit = extent if combiner == "VECTOR" else 1
-        return [(0, i * given["stride"] * unit + j * extent)
-                for i in range(given["count"]) for j in range(given["blocklength"])]
-    displacements, hexed = given["displacements"], combiner.startswith("H") or combiner == "STRUCT"
-    lengths = given.get("blocklengths", [given.get("blocklength")] * len(displacements))
+        return [(0, i * parameters["stride"] * unit + j * extent)
+                for i in range(parameters["count"]) for j in range(parameters["blocklength"])]
+    displacements, hexed = parameters["displacements"], combiner.startswith("H") or combiner == "STRUCT"
+    lengths = parameters.get("blocklengths", [parameters.get("blocklength")] * len(displacements))
     which = range(len(inner)) if combiner == "STRUCT" else [0] * len(displacements)
     return [(i, place * (1 if hexed else extent) + j * inner[i].extent)
             for i, n, place in zip(which, lengths, displacements) for j in range(n)]
 
 
-def _subarray(part: Meaning, given: dict[str, Any]) -> Meaning:
-    sizes, ranges = given["sizes"], [range(a, a + n) for a, n in zip(given["starts"], given["subsizes"])]
-    if given["order"] == "F":
+def _subarray(part: Meaning, parameters: dict[str, Any]) -> Meaning:
+    sizes, ranges = parameters["sizes"], [range(a, a + n) for a, n in zip(parameters["starts"], parameters["subsizes"])]
+    if parameters["order"] == "F":
         sizes, ranges = sizes[::-1], ranges[::-1]
     at = []
     for index in product(*ranges):
@@ -76,9 +76,9 @@ def _subarray(part: Meaning, given: dict[str, Any]) -> Meaning:
     return Meaning([start + place for start in at for place in part.places], 0, prod(sizes) * part.extent)
 
 
-def elements(one: Meaning, n: int) -> list[int]:
+def elements(item: Meaning, n: int) -> list[int]:
     """Positions of n elements."""
-    return [i * one.extent + place for i in range(n) for place in one.places]
+    return [i * item.extent + place for i in range(n) for place in item.places]
 
 
 small = st.integers(0, 3)
@@ -87,10 +87,10 @@ order = st.sampled_from("CF")
 
 
 def _extended(parts: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
-    one = st.tuples(parts).map(list)
+    single = st.tuples(parts).map(list)
 
     def combined(combiner: str, **parameters: st.SearchStrategy[Any]) -> st.SearchStrategy[Recipe]:
-        return st.tuples(st.just(combiner), one, st.fixed_dictionaries(parameters))
+        return st.tuples(st.just(combiner), single, st.fixed_dictionaries(parameters))
 
     lists = st.lists(st.tuples(small, near), max_size=4)
     return st.one_of(
@@ -98,11 +98,11 @@ def _extended(parts: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
         combined("CONTIGUOUS", count=small),
         combined("VECTOR", count=small, blocklength=small, stride=st.integers(-4, 5)),
         combined("HVECTOR", count=small, blocklength=small, stride=near),
-        st.builds(_indexed, st.sampled_from(["INDEXED", "HINDEXED"]), one, lists),
+        st.builds(_indexed, st.sampled_from(["INDEXED", "HINDEXED"]), single, lists),
         combined("INDEXED_BLOCK", blocklength=small, displacements=st.lists(st.integers(-4, 9), max_size=4)),
         combined("HINDEXED_BLOCK", blocklength=small, displacements=st.lists(near, max_size=4)),
         st.builds(_struct, st.lists(st.tuples(parts, small, near), min_size=1, max_size=3)),
-        st.builds(_boxed, one, order, st.lists(st.tuples(st.integers(1, 3), small, small), min_size=1, max_size=3)),
+        st.builds(_boxed, single, order, st.lists(st.tuples(st.integers(1, 3), small, small), min_size=1, max_size=3)),
         combined("RESIZED", lb=st.integers(-9, 9), extent=st.integers(-30, 60)),
     )
 

@@ -170,8 +170,8 @@ def all_launches(arguments: argparse.Namespace) -> list[Launch]:
     some = quick and arguments.sample_launch is None    # of what starts mpiexec
     whole_suites = not quick or arguments.files or arguments.suites != list(SUITES)
     units = Launch("unit", fraction=arguments.sample_unit or (1.0 if whole_suites else QUICK_UNIT), quick=quick)
-    launches = [each for each in (units, Launch("launch", fraction=started, quick=some))
-                if each.suite in arguments.suites]
+    launches = [entry for entry in (units, Launch("launch", fraction=started, quick=some))
+                if entry.suite in arguments.suites]
     if "torch_programs" in arguments.suites:
         launches.append(Launch("torch_programs", fraction=arguments.sample_launch or 1.0))
     if "torch" in arguments.suites:
@@ -261,7 +261,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         return text.split(",")
 
     def files(text: str) -> list[str]:
-        if unknown := [name for name in text.split(",") if not any(files_of(each, [name]) for each in SUITES + TORCH)]:
+        known = SUITES + TORCH
+        if unknown := [name for name in text.split(",") if not any(files_of(suite, [name]) for suite in known)]:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: no suite has test_{unknown[0]}.py")
         return text.split(",")
 

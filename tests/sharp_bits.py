@@ -18,9 +18,9 @@ def beginning() -> str:
 
 def examples(alone: bool) -> dict[str, str]:
     """By heading, those that run in a process of their own or those that run in any."""
-    found = {}
+    programs = {}
     for heading, text in PART.findall(GUIDE.read_text()):
         (fence,) = FENCE.findall(text)          # each has one
         if bool(fence[0]) == alone:
-            found[heading] = fence[1]
-    return found
+            programs[heading] = fence[1]
+    return programs

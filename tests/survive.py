@@ -134,12 +134,12 @@ def neighbor_calls(comm: Any, scenario: Scenario) -> tuple[Callable[[], Any], Ca
     from support.neighbors import prepare
 
     number = 2 if scenario.form == WAITALL else 1
-    made = [prepare(comm, scenario.collective.capitalize(), NBYTES // 8) for _ in range(number)]
-    is_right = lambda: bool((made[0].received == made[0].expected).all())
+    calls = [prepare(comm, scenario.collective.capitalize(), NBYTES // 8) for _ in range(number)]
+    is_right = lambda: bool((calls[0].received == calls[0].expected).all())
     if scenario.form == BLOCKING:
-        return lambda: made[0].start(comm, BLOCKING), is_right
+        return lambda: calls[0].start(comm, BLOCKING), is_right
     if scenario.form == PERSISTENT:
-        request: Any = made[0].start(comm, PERSISTENT)
+        request: Any = calls[0].start(comm, PERSISTENT)
 
         def start_and_wait() -> None:
             request.Start()
@@ -147,8 +147,8 @@ def neighbor_calls(comm: Any, scenario: Scenario) -> tuple[Callable[[], Any], Ca
 
         return start_and_wait, is_right
     if scenario.form == NONBLOCKING:
-        return lambda: made[0].start(comm, NONBLOCKING).Wait(), is_right
-    return lambda: MPI.Request.Waitall([call.start(comm, NONBLOCKING) for call in made]), is_right
+        return lambda: calls[0].start(comm, NONBLOCKING).Wait(), is_right
+    return lambda: MPI.Request.Waitall([call.start(comm, NONBLOCKING) for call in calls]), is_right
 
 
 def check(is_right: Callable[[], bool], scenario: Scenario, comm: Any) -> None:

@@ -39,24 +39,24 @@ class Place:
 
     def left(self) -> list[str]:
         """Return what is not allowed; remove what is left in shared memory, allowed or not."""
-        found = [str(path) for path in _unexpected(self.temporary.iterdir())]
+        paths = [str(path) for path in _unexpected(self.temporary.iterdir())]
         unused = [path for path in _shared() - self._shared if not _used(path)]
-        found += [str(path) for path in _unexpected(unused)]
+        paths += [str(path) for path in _unexpected(unused)]
         for path in unused:
             with contextlib.suppress(OSError):
                 path.unlink()
-        return found
+        return paths
 
 
 @contextlib.contextmanager
 def place() -> Iterator[Place]:
     """The directory of a launch, removed at the end with all that is in it."""
     with tempfile.TemporaryDirectory(prefix="mt-", ignore_cleanup_errors=True) as directory:
-        made = Place(Path(directory))
+        current = Place(Path(directory))
         try:
-            yield made
+            yield current
         finally:
-            made.left()
+            current.left()
 
 
 def _unexpected(paths: Iterable[Path]) -> list[Path]:
@@ -65,13 +65,13 @@ def _unexpected(paths: Iterable[Path]) -> list[Path]:
 
 def _shared() -> set[Path]:
     """This user's segments of shared memory."""
-    found = set()
+    paths = set()
     with contextlib.suppress(OSError):
         for path in SHARED.iterdir():
             with contextlib.suppress(OSError):
                 if path.is_file() and path.stat().st_uid == os.getuid():
-                    found.add(path)
-    return found
+                    paths.add(path)
+    return paths
 
 
 def _used(segment: Path) -> bool:

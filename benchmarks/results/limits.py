@@ -57,7 +57,7 @@ def busiest(shape: Shape, root: int, nbytes: int, host_of: Sequence[int]) -> flo
 
 
 def _hosts_with(where: Any, names: Sequence[Any], host_of: Sequence[int], root: int) -> dict[Any, set[int]]:
-    """For every block, the hosts with a rank that has it."""
+    """Return, by block, the hosts with a rank that has it."""
     hosts: dict[Any, set[int]] = {block: set() for block in names}
     for rank, host in enumerate(host_of):
         for block in where(names, len(host_of), rank, root):

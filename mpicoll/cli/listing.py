@@ -19,7 +19,7 @@ from .names import canonical, check_order
 @click.argument("algorithm", required=False)
 @click.option("--json", "as_json", is_flag=True, help="{collective: [{name, idea, steps, …}]}.")
 def list_(collective: str | None, algorithm: str | None, as_json: bool) -> None:
-    """All algorithms, those of a collective, or one: idea, steps, bytes, scratch, parameters, source.
+    """List all algorithms, those of a collective, or one: idea, steps, bytes, scratch, parameters, source.
 
     p is the number of ranks, n the bytes of the vector, q the largest power of two up to p, lg the ceiling of
     the binary logarithm.

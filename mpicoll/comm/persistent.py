@@ -354,7 +354,7 @@ class PersistentCall(ActiveCall):
 
 
 def compare_requests(state: CommState, call: Call, sequence: int) -> None:
-    """In check mode, compare the ranks' requests. Raises MismatchError if they differ."""
+    """Compare the ranks' requests in check mode. Raises MismatchError if they differ."""
     if state.settings.check:
         state.queue.run(comparison(state, signature(call, sequence), call.name))
 

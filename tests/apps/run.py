@@ -101,20 +101,20 @@ def tests_of(name: str, sources: Path | None) -> Path:
     return copy
 
 
-def run(name: str, where: Path, file: str, way: str, ranks: int, given: argparse.Namespace) -> Ran:
+def run(name: str, where: Path, file: str, way: str, ranks: int, arguments: argparse.Namespace) -> Ran:
     """Launch one file. What it printed, and what each rank noted, stay in the work directory."""
     notes = WORK / "outcomes" / f"{name}-{Path(file).stem}-{ranks}-{way}"
     shutil.rmtree(notes, ignore_errors=True)
     notes.mkdir(parents=True)
-    options = ["-p", "outcomes", "-p", "no:cacheprovider", "-q", "--timeout", str(given.timeout),
-               "--timeout-method", "thread", *APPLICATIONS[name].options, *(["-k", given.k] if given.k else [])]
+    options = ["-p", "outcomes", "-p", "no:cacheprovider", "-q", "--timeout", str(arguments.timeout),
+               "--timeout-method", "thread", *APPLICATIONS[name].options, *(["-k", arguments.k] if arguments.k else [])]
     paths = [HERE / "plugins", *([] if _has_torchvision() else [HERE / "standin"])]
     environment = launcher.environment({"OUTCOMES": str(notes), "PYTHONPATH": os.pathsep.join(map(str, paths)),
                                         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
     log, began = notes.with_suffix(".txt"), time.monotonic()
     with log.open("wb") as output:
         command = launcher.command(ranks, [*WAYS[way], "-m", "pytest", file, *options])
-        status = launcher.launch.run_group(command, given.limit, environment, output, where)
+        status = launcher.launch.run_group(command, arguments.limit, environment, output, where)
     ran = Ran(time.monotonic() - began, status is not None)
     for noted in notes.iterdir():
         mine: dict[str, str] = {}
@@ -149,21 +149,21 @@ def main() -> None:
     parser.add_argument("--timeout", type=int, default=900, help="seconds for one test")
     parser.add_argument("-k", help="which tests, as pytest has it")
     parser.add_argument("--write", action="store_true", help="write the table in docs/APPLICATIONS.md")
-    given = parser.parse_args()
-    if unknown := set(given.applications) - set(APPLICATIONS):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.applications) - set(APPLICATIONS):
         parser.error(f"no such application: {', '.join(sorted(unknown))}; there are {', '.join(APPLICATIONS)}")
     broken: list[str] = []
-    for name in given.applications or APPLICATIONS:
-        where = tests_of(name, given.sources)
+    for name in arguments.applications or APPLICATIONS:
+        where = tests_of(name, arguments.sources)
         for file in APPLICATIONS[name].files:
-            for ranks in map(int, given.ranks.split(",")):
-                native, ours = (run(name, where, file, way, ranks, given) for way in WAYS)
+            for ranks in map(int, arguments.ranks.split(",")):
+                native, ours = (run(name, where, file, way, ranks, arguments) for way in WAYS)
                 lost = sorted(native.passed - ours.passed)
                 broken += [f"{name}, {ranks} ranks: {test}: {ours.outcomes.get(test, 'not run')}" for test in lost]
-                if not (native.passed or given.k):
+                if not (native.passed or arguments.k):
                     broken.append(f"{name}, {ranks} ranks: {file}: no test passes natively")
                 row = _row(name, file, ranks, native, ours)
-                if given.write:
+                if arguments.write:
                     write(row)
                 print(row, f"{native.seconds:.0f} s natively, {ours.seconds:.0f} s with mpicoll", flush=True)
     print(*broken, f"{len(broken)} differ" if broken else "the same tests pass natively and with mpicoll", sep="\n")
@@ -173,10 +173,10 @@ def main() -> None:
 def _row(name: str, file: str, ranks: int, native: Ran, ours: Ran) -> str:
     """One line of the table."""
     def all_of(ran: Ran) -> str:
-        found = Counter(ran.outcomes.values())
-        more = [f"{found[what]} {words}" for what, words in (
-            ("failed", "failed"), ("begun", "did not end"), ("skipped", "skipped")) if found[what]]
-        return ", ".join([str(found["passed"]), *more, *([] if ran.ended else ["killed"])])
+        counts = Counter(ran.outcomes.values())
+        more = [f"{counts[what]} {words}" for what, words in (
+            ("failed", "failed"), ("begun", "did not end"), ("skipped", "skipped")) if counts[what]]
+        return ", ".join([str(counts["passed"]), *more, *([] if ran.ended else ["killed"])])
 
     served = f"{ours.calls['mpicoll']:,}" + (f" (and {ours.calls['native']:,} native)" if ours.calls["native"] else "")
     cells = [name, Path(file).stem, ranks, all_of(native), all_of(ours), len(native.passed - ours.passed), served]

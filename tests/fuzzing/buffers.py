@@ -33,21 +33,21 @@ class Side:
 
     def __init__(self, call: Call, blocks: Iterable[tuple[Any, int, str]], wide: bool) -> None:
         """Blocks are (peer, elements of the call's layout, how they lie); peer is None where nothing is sent."""
-        each = [(peer, n * _numbers(call.layout) // _numbers(lies), lies) for peer, n, lies in blocks]
+        scaled = [(peer, n * _numbers(call.layout) // _numbers(lies), lies) for peer, n, lies in blocks]
         size = kinds.DTYPES[call.type].itemsize
-        widths = [kinds.LAYOUTS[lies].width for _, _, lies in each]
+        widths = [kinds.LAYOUTS[lies].width for _, _, lies in scaled]
         with_counts = wide and call.method in WITH_COUNTS
         order = with_gaps if call.with_gaps and with_counts else packed
         if call.method in TYPED:
-            at = order([n * width for (_, n, _), width in zip(each, widths)])
+            at = order([n * width for (_, n, _), width in zip(scaled, widths)])
             self.displacements = [x * size for x in at]
-            self.types: Any = [kinds.datatype(call.type, lies) for _, _, lies in each]
+            self.types: Any = [kinds.datatype(call.type, lies) for _, _, lies in scaled]
             places = self.displacements
         else:
-            self.displacements = order([n for _, n, _ in each])
-            self.types = kinds.datatype(call.type, each[0][2] if each else "plain")
+            self.displacements = order([n for _, n, _ in scaled])
+            self.types = kinds.datatype(call.type, scaled[0][2] if scaled else "plain")
             places = [x * width * size for x, width in zip(self.displacements, widths)]
-        self.blocks = [Block(peer, at, n, lies) for (peer, n, lies), at in zip(each, places)]
+        self.blocks = [Block(peer, at, n, lies) for (peer, n, lies), at in zip(scaled, places)]
         ends = [b.at + b.count * width * size for b, width in zip(self.blocks, widths)]
         self.area = Area(max(ends, default=0), call.type)
         self.counts = [b.count for b in self.blocks] if with_counts else self.blocks[0].count if self.blocks else 0
@@ -145,7 +145,7 @@ class Moving:
     def wrong(self) -> str:
         """Return how memory differs from what it must hold; empty if it does not."""
         sides = {"the send buffer": self.send, "the result": self.receive}
-        return "; ".join(f"{name}: {said}" for name, side in sides.items() if side and (said := side.area.wrong()))
+        return "; ".join(f"{name}: {error}" for name, side in sides.items() if side and (error := side.area.wrong()))
 
 
 class Neighbouring(Moving):
@@ -224,7 +224,7 @@ class Reducing:
     def wrong(self) -> str:
         """Return how memory differs from what it must hold; empty if it does not."""
         sides = {"the send buffer": self.send, "the result": self.receive}
-        return "; ".join(f"{name}: {said}" for name, area in sides.items() if area and (said := area.wrong()))
+        return "; ".join(f"{name}: {error}" for name, area in sides.items() if area and (error := area.wrong()))
 
 
 class Nothing:

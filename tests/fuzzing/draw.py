@@ -32,9 +32,9 @@ def programs(draw: Any, size: int) -> Program:
     """A program for at most so many ranks."""
     threads = draw(st.sampled_from(THREADS if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1]))
     comms = tuple(draw(st.lists(members(size), min_size=1, max_size=COMMS)))
-    made = draw(st.lists(calls(comms, threads), min_size=1, max_size=CALLS))
+    drawn = draw(st.lists(calls(comms, threads), min_size=1, max_size=CALLS))
     return Program(
-        comms, tuple(made), rounds=draw(st.sampled_from([1, 1, 2, ROUNDS])),
+        comms, tuple(drawn), rounds=draw(st.sampled_from([1, 1, 2, ROUNDS])),
         skew=draw(st.one_of(st.just(0), st.integers(1, 999))),
         check=draw(st.sampled_from([False, False, True])), progress=draw(st.sampled_from([True, True, False])),
         threads=threads,
@@ -55,27 +55,27 @@ def calls(draw: Any, comms: tuple[tuple[int, ...], ...], threads: int) -> Call:
     method = draw(st.sampled_from(sorted(METHODS)))
     on = draw(st.integers(0, len(comms) - 1))
     p = len(comms[on])
-    given: dict[str, Any] = {"on": on, "form": draw(st.sampled_from(FORMS))}
+    arguments: dict[str, Any] = {"on": on, "form": draw(st.sampled_from(FORMS))}
     if method in NEIGHBOURING:
-        given["graph"] = draw(st.sampled_from([*graphs.NAMES, "stencil"]))      # which has two algorithms
+        arguments["graph"] = draw(st.sampled_from([*graphs.NAMES, "stencil"]))      # which has two algorithms
     bare = Call(method)
     if method != "Barrier":
-        given |= draw(elements(method))
-        given["in_place"] = method in IN_PLACE and draw(st.sampled_from([False, False, True]))
-        sizes = counts(_room(method, given, p), p)
+        arguments |= draw(elements(method))
+        arguments["in_place"] = method in IN_PLACE and draw(st.sampled_from([False, False, True]))
+        sizes = counts(_room(method, arguments, p), p)
         several = st.lists(sizes, min_size=1, max_size=p + 1) if method in WITH_COUNTS else st.lists(
             sizes, min_size=1, max_size=1)
-        given["counts"] = tuple(draw(several))
-        given["with_gaps"] = method in WITH_COUNTS and method != "Reduce_scatter" and draw(st.booleans())
+        arguments["counts"] = tuple(draw(several))
+        arguments["with_gaps"] = method in WITH_COUNTS and method != "Reduce_scatter" and draw(st.booleans())
     if bare.rooted:
-        given["root"] = draw(st.integers(0, p - 1))
-    if method == "Reduce_scatter" and not given["in_place"]:
-        given["has_recvcounts"] = draw(st.sampled_from([True, True, False]))
+        arguments["root"] = draw(st.integers(0, p - 1))
+    if method == "Reduce_scatter" and not arguments["in_place"]:
+        arguments["has_recvcounts"] = draw(st.sampled_from([True, True, False]))
     if method != "Barrier":
-        given |= draw(pieces(given, method))
-    given["engine"] = draw(st.sampled_from(engines()))
-    call = Call(method, **given)
-    return Call(method, algorithm=draw(algorithms(call, p, threads)), **given)
+        arguments |= draw(pieces(arguments, method))
+    arguments["engine"] = draw(st.sampled_from(engines()))
+    call = Call(method, **arguments)
+    return Call(method, algorithm=draw(algorithms(call, p, threads)), **arguments)
 
 
 @st.composite
@@ -98,19 +98,19 @@ def counts(room: int, p: int) -> st.SearchStrategy[int]:
     return st.one_of(st.integers(0, min(2 * p + 2, room)), st.integers(0, min(600, room)), st.integers(0, room))
 
 
-def _room(method: str, given: dict[str, Any], p: int) -> int:
+def _room(method: str, arguments: dict[str, Any], p: int) -> int:
     """The most elements of a block."""
-    item = kinds.DTYPES[given["type"]].itemsize * kinds.LAYOUTS[given.get("layout", "plain")].width
-    slow = given.get("op") in kinds.USER
+    item = kinds.DTYPES[arguments["type"]].itemsize * kinds.LAYOUTS[arguments.get("layout", "plain")].width
+    slow = arguments.get("op") in kinds.USER
     blocks = 1 if method in ("Bcast", "Reduce", "Allreduce", "Scan", "Exscan") else max(p, len(graphs.OFFSETS))
     return max(1, LARGEST // (20 if slow else 1) // item // blocks)
 
 
 @st.composite
-def pieces(draw: Any, given: dict[str, Any], method: str) -> dict[str, Any]:
+def pieces(draw: Any, arguments: dict[str, Any], method: str) -> dict[str, Any]:
     """Chunks, not too many: some bytes, or such that the block is cut just so, or just not so."""
-    layout = kinds.LAYOUTS[given.get("layout", "plain")]
-    block = max(given["counts"]) * kinds.DTYPES[given["type"]].itemsize * len(layout.picks)
+    layout = kinds.LAYOUTS[arguments.get("layout", "plain")]
+    block = max(arguments["counts"]) * kinds.DTYPES[arguments["type"]].itemsize * len(layout.picks)
     fine = [n for n in CHUNKS if n * LANES >= block]
     just = sorted({max(1, block // parts + off) for parts in (1, 2, 3, 7) for off in (-1, 0, 1)} if block else {1})
     return {"chunk_bytes": draw(st.sampled_from([None, None, *reversed(fine), *just])),
@@ -153,17 +153,17 @@ def specs(collective: str, p: int, ordered: bool, graph: str) -> tuple[tuple[str
             continue
         names.append(entry.name)
         rows = [] if graph else [row for grid in entry.grid for row in grid.rows(p)]
-        made = [spec_of(entry.name, row) for row in (*rows[:: max(1, len(rows) // 8)], *nested(entry, p, 6)) if row]
-        variants += dict.fromkeys(made)
+        varied = [spec_of(entry.name, row) for row in (*rows[:: max(1, len(rows) // 8)], *nested(entry, p, 6)) if row]
+        variants += dict.fromkeys(varied)
     able = lambda spec: _serves(collective, spec, p, ordered, {"graph": graphs.graph(graph, p)} if graph else {})
     return tuple(filter(able, names)), tuple(filter(able, variants))
 
 
 def _serves(collective: str, spec: str, p: int, ordered: bool, graph: dict[str, Any]) -> bool:
     nodes = (tuple(range(p)),)                  # the ranks share one machine
-    entry, given = parse_spec(collective, spec)
+    entry, parameters = parse_spec(collective, spec)
     try:
-        Schedule(entry, p, nodes=nodes, **dict(given), **graph)
+        Schedule(entry, p, nodes=nodes, **dict(parameters), **graph)
     except MpicollError:
         return False
-    return not ordered or entry.keeps_order(p, nodes, **dict(given))
+    return not ordered or entry.keeps_order(p, nodes, **dict(parameters))

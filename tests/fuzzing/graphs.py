@@ -19,7 +19,7 @@ def dims(name: str, p: int) -> list[int]:
     return MPI.Compute_dims(p, len(PERIODS[name]))
 
 
-def made(base: MPI.Intracomm, name: str) -> tuple[MPI.Topocomm, MPI.Topocomm]:
+def create_communicators(base: MPI.Intracomm, name: str) -> tuple[MPI.Topocomm, MPI.Topocomm]:
     """The communicator of a graph as MPI's and as mpicoll's, both of one handle. Collective."""
     if name == "lists":
         plain = base.Create_dist_graph_adjacent(*lists(base.rank, base.size))

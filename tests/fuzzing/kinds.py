@@ -102,5 +102,5 @@ def contributed(name: str, op: str, n: int, rank: int, salt: int) -> np.ndarray:
     group, dtype = GROUPS[name], DTYPES[name]
     if group == "pair":
         return ops.pairs(n, rank, ops.TYPES["pair"][name])
-    made = ops.values(n, rank, dtype, "SUM" if op == "AVG" else op)
-    return abs(made) if group == "multi-language" else made     # Open MPI compares OFFSET without its sign
+    numbers = ops.values(n, rank, dtype, "SUM" if op == "AVG" else op)
+    return abs(numbers) if group == "multi-language" else numbers     # Open MPI compares OFFSET without its sign

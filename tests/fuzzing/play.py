@@ -81,7 +81,7 @@ class Player:
         if not graph or base == MPI.COMM_NULL:
             self.plain[where], self.ours[where], self.edges[where] = base, mpicoll.Comm(base), ([], 0)
         else:
-            self.plain[where], self.ours[where] = graphs.made(base, graph)
+            self.plain[where], self.ours[where] = graphs.create_communicators(base, graph)
             self.edges[where] = edges(self.plain[where])
 
     # -- what runs ---------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Player:
 
     @property
     def _lists(self) -> Any:
-        """Whose Waitall: any with the progress thread, else one that advances what is in flight."""
+        """Return the class whose Waitall to call: any with the progress thread, else one that advances operations."""
         return self.draw.choice([MPI.Request, mpicoll.Request]) if self.in_background else mpicoll.Request
 
     def _one_by_one(self, these: Sequence[Pending]) -> None:

@@ -44,8 +44,8 @@ class Short:
     """Values whose repr leaves out what is as it is by default."""
 
     def __repr__(self) -> str:
-        given = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]  # type: ignore[arg-type]
-        words = [f"{name}={value!r}" for name, value, default in given if value != default]
+        arguments = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]  # type: ignore[arg-type]
+        words = [f"{name}={value!r}" for name, value, default in arguments if value != default]
         return f"{type(self).__name__}({', '.join(words)})"
 
 
@@ -106,9 +106,9 @@ class Call(Short):
     @property
     def choices(self) -> dict[str, Any]:
         """Return the arguments of using()."""
-        given = {"chunk_bytes": self.chunk_bytes, "window": self.window, "engine": self.engine,
+        options = {"chunk_bytes": self.chunk_bytes, "window": self.window, "engine": self.engine,
                  self.collective: None if self.algorithm == "auto" else self.algorithm}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
     def count(self, source: int, destination: int) -> int:
         """The elements of the block between two ranks; in place, as many there as back.

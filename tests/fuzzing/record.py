@@ -43,10 +43,10 @@ class Account:
 
     def by(self, *which: int) -> Counter[tuple[str, ...]]:
         """Calls by some of collective (0), algorithm (1) and form (2)."""
-        found: Counter[tuple[str, ...]] = Counter()
+        counts: Counter[tuple[str, ...]] = Counter()
         for key, n in self.calls.items():
-            found[tuple(key[i] for i in which)] += n
-        return found
+            counts[tuple(key[i] for i in which)] += n
+        return counts
 
 
 @dataclass

@@ -27,7 +27,7 @@ class Finished:
     output: str
 
     @property
-    def told(self) -> list[str]:
+    def own_lines(self) -> list[str]:
         """All lines; where Open MPI's launcher adds words of its own to a program that ends badly, mpicoll's."""
         lines = self.output.splitlines()
         return [line for line in lines if launcher.flavour() != "openmpi" or line.startswith("mpicoll")]

@@ -54,19 +54,19 @@ class Here:
 @pytest.mark.parametrize("size", [8, 1000])  # 125 elements are no multiple of the ranks
 def test_gloo_gives_right_answers_of_every_collective(tmp_path, size):
     rounds = {Call(name, size): 2 for name in (*gloo_worker.COLLECTIVES, "exscan")}
-    found = gloo().measure(Here(), rounds, tmp_path)
-    lacking = found.pop(Call("exscan", size))
+    results = gloo().measure(Here(), rounds, tmp_path)
+    lacking = results.pop(Call("exscan", size))
     assert (lacking.note, lacking.samples_us) == ("Gloo has no exscan", [])
-    assert {call.collective for call in found} == set(gloo_worker.COLLECTIVES)
-    for call, measured in found.items():
+    assert {call.collective for call in results} == set(gloo_worker.COLLECTIVES)
+    for call, measured in results.items():
         assert measured.valid and not measured.note and len(measured.samples_us) == 2, (call, measured)
 
 
 def test_imb_times_every_collective_as_often_as_asked(tmp_path):
     rounds = {Call(name, size): n for name in BENCHMARKS for size, n in ((8192, 3), (65536, 2))}
-    found = imb().measure(Here(), rounds, tmp_path)
-    assert {call: len(measured.samples_us) for call, measured in found.items()} == rounds
-    assert all(time > 0 for measured in found.values() for time in measured.samples_us)
+    results = imb().measure(Here(), rounds, tmp_path)
+    assert {call: len(measured.samples_us) for call, measured in results.items()} == rounds
+    assert all(time > 0 for measured in results.values() for time in measured.samples_us)
 
 
 def peers_here() -> dict[str, str]:
@@ -121,8 +121,8 @@ def test_interrupted_it_keeps_what_it_has_and_leaves_nothing(tmp_path):
     while not (file.exists() and len(results(file)) > 1) and time.monotonic() < until:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    said, complained = process.communicate(timeout=60)
-    assert process.returncode == 130, said + complained
+    output, complained = process.communicate(timeout=60)
+    assert process.returncode == 130, output + complained
     assert "interrupted; what was measured is in" in complained
     assert {"native", "auto"} <= {row["algorithm"] for row in results(file)[1:]}
     assert not list(out.glob(".*")) and still_named(str(out)) == []
@@ -130,15 +130,15 @@ def test_interrupted_it_keeps_what_it_has_and_leaves_nothing(tmp_path):
 
 def still_named(word: str) -> list[str]:
     """The commands of processes that have a word in their command."""
-    found = []
+    commands = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             command = (directory / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
         if word in command and int(directory.name) != os.getpid():
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands
 
 
 @pytest.mark.quick

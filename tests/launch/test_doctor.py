@@ -49,11 +49,11 @@ def test_ranks_on_cpus_of_their_own(bound):
 def test_ranks_that_share_a_cpu_and_a_table_that_is_not_there(bound, tmp_path):
     done = bound(1, "--json", MPICOLL_TUNING=str(tmp_path / "none"))
     assert done.status == 1, done.output
-    told = json.loads(done.output[done.output.index("{\n") : done.output.rindex("\n}") + 2])
+    report = json.loads(done.output[done.output.index("{\n") : done.output.rindex("\n}") + 2])
     cpu = min(os.sched_getaffinity(0))
     expected = f"share CPU {cpu}, and " if ENOUGH else "has 2 ranks and 1 CPU "
-    (crowd,) = (finding for finding in told["findings"] if expected in finding["what"])
-    (table,) = (finding for finding in told["findings"] if finding["seen"].startswith("cannot read"))
+    (crowd,) = (finding for finding in report["findings"] if expected in finding["what"])
+    (table,) = (finding for finding in report["findings"] if finding["seen"].startswith("cannot read"))
     assert crowd["severity"] == ("wrong" if ENOUGH else "warning") and table["severity"] == "wrong"
 
 

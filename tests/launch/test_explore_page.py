@@ -62,11 +62,11 @@ def file(wanted, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def visit(browser, file, request):
     viewport, scheme, link = getattr(request, "param", (DESKTOP, "light", ""))
-    made = Visit(browser, file, viewport, scheme, link)
-    made.page.wait_for_selector(READY)
-    yield made
-    assert made.page.evaluate("explore.failures") == []
-    made.close()
+    view = Visit(browser, file, viewport, scheme, link)
+    view.page.wait_for_selector(READY)
+    yield view
+    assert view.page.evaluate("explore.failures") == []
+    view.close()
 
 
 def held(visit: Visit, rank: int) -> dict[str, str]:
@@ -118,10 +118,10 @@ def test_a_learner_finds_why_the_parameter_server_is_slow(visit):
 def test_numbers_are_those_of_show(visit):
     for collective, spec, p in (("allreduce", "ring", 5), ("bcast", "knomial(k=2)", 5), ("barrier", "tree", 3)):
         visit.page.evaluate("link => { location.hash = link; }", f"{collective}/{spec}/p={p}/step=99")
-        said = draw(schedule(collective, spec, p)).partition("\n")[0]
-        visit.page.wait_for_function("said => document.querySelector('.side h2').textContent === said", arg=said)
+        headline = draw(schedule(collective, spec, p)).partition("\n")[0]
+        visit.page.wait_for_function("said => document.querySelector('.side h2').textContent === said", arg=headline)
         steps = visit.page.locator('table.numbers tr[data-name="steps"] td').all_inner_texts()
-        assert steps[0] == steps[1] == steps[3] and f" {steps[0]} step" in said
+        assert steps[0] == steps[1] == steps[3] and f" {steps[0]} step" in headline
 
 
 def test_play_slider_and_buttons_step(visit):
@@ -176,22 +176,22 @@ def test_time_plays_and_ends_where_steps_do(visit):
     assert step(visit).startswith("0 µs / ") and visit.page.url.endswith("/us=0")
     assert held(visit, 0) == {f"value|{block}": "0" for block in range(5)}
     visit.page.locator("#next").click()
-    assert visit.page.locator(".board .message").count() == 5 and "5 messages under way" in said(visit)
+    assert visit.page.locator(".board .message").count() == 5 and "5 messages under way" in words_of(visit)
     assert visit.page.locator('table.numbers tr[data-name="messages"] td').first.inner_text() == "0"
     visit.page.locator("#last").click()
-    assert [held(visit, rank) for rank in range(5)] == after_steps and said(visit).endswith("ended.")
+    assert [held(visit, rank) for rank in range(5)] == after_steps and words_of(visit).endswith("ended.")
     assert visit.page.locator(".costs .curve").count() == len(SHOWN)
     visit.page.get_by_role("button", name="Parameter server or ring").click()
     link = "allreduce/parameter_server/p=8/us=1000&allreduce/ring/p=8"
     visit.page.evaluate("link => { location.hash = link; }", link)
     visit.page.wait_for_function("document.getElementById('mode').ariaPressed === 'true'")
     visit.page.wait_for_function("document.getElementById('words').textContent.includes('Right: ')")
-    assert "reducing or copying: rank 0" in said(visit) and said(visit).endswith("ended.")
+    assert "reducing or copying: rank 0" in words_of(visit) and words_of(visit).endswith("ended.")
     visit.page.evaluate("link => { location.hash = link; }", f"{RING}2")
     visit.page.wait_for_function("document.getElementById('count').textContent === 'step 2 / 8'")
 
 
-def said(visit: Visit) -> str:
+def words_of(visit: Visit) -> str:
     return visit.page.locator("#words").inner_text()
 
 
@@ -233,8 +233,8 @@ def test_a_fault_is_played(browser, tmp_path):
     visit = Visit(browser, file, DESKTOP, "light")
     visit.page.wait_for_selector(READY)
     assert step(visit) == "step 6 / 6"
-    said = visit.page.locator(".faulty").inner_text()
-    assert "expected {0, 1, 2, 3}, got {0}" in said and "Rank 0, b0: misses the contribution of 1-3." in said
+    text = visit.page.locator(".faulty").inner_text()
+    assert "expected {0, 1, 2, 3}, got {0}" in text and "Rank 0, b0: misses the contribution of 1-3." in text
     assert visit.page.locator(".board .fault").count() == 16
     visit.page.locator("#first").click()
     assert visit.page.locator(".board .fault").count() == 0

@@ -103,12 +103,12 @@ class Bed:
 
     def processes(self) -> list[int]:
         """Those that carry the mark and are no zombies."""
-        found = []
+        pids = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        return found
+                    pids.append(int(entry.name))
+        return pids
 
     def look(self) -> None:
         """Remember the networks there are now."""
@@ -128,17 +128,17 @@ class Bed:
 
 @pytest.fixture
 def bed() -> Iterator[Bed]:
-    """Whatever a test does, nothing is left of it."""
+    """Make a test bed, and fail if a test leaves processes, links or namespaces behind."""
     links, names = set(os.listdir("/sys/class/net")), os.uname().nodename
-    made = Bed()
-    yield made
+    testbed = Bed()
+    yield testbed
     until = time.monotonic() + GONE
-    while made.left() and time.monotonic() < until:
+    while testbed.left() and time.monotonic() < until:
         time.sleep(0.05)
-    left = made.left()
-    for pid in made.processes():
+    left = testbed.left()
+    for pid in testbed.processes():
         os.kill(pid, signal.SIGKILL)
-    for process in made.started:
+    for process in testbed.started:
         process.kill()
         process.communicate()
     assert left == []
@@ -162,22 +162,22 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("count", "each", "placement"), PLACES)
-def test_placement_of_ranks_and_limits_of_messages(bed, script, count, each, placement):
-    status, out, err = bed.run("--hosts", count, "--ranks-per-host", each, "--placement", placement, "--rate",
+@pytest.mark.parametrize(("count", "per_host", "placement"), PLACES)
+def test_placement_of_ranks_and_limits_of_messages(bed, script, count, per_host, placement):
+    status, out, err = bed.run("--hosts", count, "--ranks-per-host", per_host, "--placement", placement, "--rate",
                                f"{RATE}bit", "--timeout", 40, "python", script(WHERE))
     assert status == 0, out + err
     facts, messages = json.loads(out)
-    places = PLACES[count, each, placement]
+    places = PLACES[count, per_host, placement]
     for rank, fact in enumerate(facts):
         mates = [other for other, place in enumerate(places) if place == places[rank]]
         assert fact == {"name": f"host{places[rank]}", "peers": mates, "address": f"10.77.0.{places[rank] + 2}",
                         "shared": mates, "sum": [10.0], "rate": str(RATE)}
     seconds, _, wire = messages["far"]
     assert WIRE <= seconds <= 4 * WIRE and wire >= MESSAGE
-    if each == 1:  # two links at one end, so it is the link of rank 0 that limits, outwards and inwards
+    if per_host == 1:  # two links at one end, so it is the link of rank 0 that limits, outwards and inwards
         assert all(TWICE <= messages[direction][0] <= 4 * TWICE for direction in ("out", "in")), messages
-    if each > 1:
+    if per_host > 1:
         seconds, loopback, wire = messages["near"]
         assert seconds < WIRE / 2 and loopback + wire < MESSAGE / 2  # neither network: shared memory
 
@@ -187,8 +187,8 @@ def test_the_benchmark_knows_hosts_and_rate(bed, tmp_path):
     words = ["barrier", "--algorithms", "native", "--iterations", 1, "--json", results]
     status, out, err = bed.run("--hosts", 2, "--rate", f"{RATE}bit", "mpicoll", "bench", *words)
     assert status == 0, out + err
-    made = json.loads(results.read_text().splitlines()[0])["environment"]
-    assert (made["rate"], made["hosts"], made["ranks"]) == (RATE, 2, 2)
+    environment = json.loads(results.read_text().splitlines()[0])["environment"]
+    assert (environment["rate"], environment["hosts"], environment["ranks"]) == (RATE, 2, 2)
 
 
 def test_fewer_ranks_than_there_is_room_for(bed):

@@ -275,15 +275,15 @@ ENDINGS = {
 
 def leftovers(script: Path) -> list[str]:
     """Processes that still run the script."""
-    found = []
+    commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes()
         except OSError:
             continue
         if os.fsencode(script) in words:
-            found.append(words.decode(errors="replace"))
-    return found
+            commands.append(words.decode(errors="replace"))
+    return commands
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -291,8 +291,8 @@ def test_ends_in_silence(mpiexec, tmp_path, ending):
     code, script = dedent(ENDINGS[ending]), tmp_path / "script.py"
     script.write_text(HEAD + code + ("" if "sys.exit" in code else "say('end of', rank)\n"))
     done = mpiexec(2, "python", script)
-    said = [line for line in done.output.splitlines() if not line.startswith("last calls")]
-    assert (done.status, sorted(said)) == (0, ["end of 0", "end of 1"]), done.output
+    lines = [line for line in done.output.splitlines() if not line.startswith("last calls")]
+    assert (done.status, sorted(lines)) == (0, ["end of 0", "end of 1"]), done.output
     assert done.output.count("last calls") == (2 if "Last" in code else 0)
     assert not leftovers(script)
 

@@ -38,12 +38,12 @@ def test_bench_times_it(run):
 OF_MPI = {name: [name] for name, command in main.commands.items() if uses_mpi(command)} | {"bench": BENCH}
 
 
-@pytest.mark.parametrize(("wrong", "said"), [((1,), "on rank 1: "), ((0, 1, 2), "")])
+@pytest.mark.parametrize(("wrong", "message"), [((1,), "on rank 1: "), ((0, 1, 2), "")])
 @pytest.mark.parametrize("command", OF_MPI)
-def test_trouble_on_a_rank_ends_all_in_one_line(run, command, wrong, said):
+def test_trouble_on_a_rank_ends_all_in_one_line(run, command, wrong, message):
     done = run(*OF_MPI[command], wrong=wrong)
     assert done.status not in (0, None), done.output
     lines = [line for line in done.output.splitlines() if "mine.py" in line]
-    assert len(lines) == 1 and lines[0].startswith(f"mpicoll: {said}"), done.output
+    assert len(lines) == 1 and lines[0].startswith(f"mpicoll: {message}"), done.output
     assert lines[0].endswith("mine.py, line 4: OSError: not here")
     assert "Traceback" not in done.output

@@ -62,9 +62,9 @@ class Opened(Visit):
 @pytest.fixture
 def opened(browser, report, request):
     viewport, scheme = getattr(request, "param", (DESKTOP, "light"))
-    made = Opened(browser, report, viewport, scheme)
-    yield made
-    made.close()
+    view = Opened(browser, report, viewport, scheme)
+    yield view
+    view.close()
 
 
 def marks(box) -> int:
@@ -108,9 +108,9 @@ def test_a_point_tells_its_numbers(opened):
     chart.locator(".mark-symbol path").first.hover(force=True)
     tooltip = opened.page.locator("#vg-tooltip-element.visible")
     tooltip.wait_for()
-    said = tooltip.inner_text()
-    assert "algorithm" in said and "µs" in said and "8 B" in said
-    assert "null" not in said and "NaN" not in said and "undefined" not in said
+    text = tooltip.inner_text()
+    assert "algorithm" in text and "µs" in text and "8 B" in text
+    assert "null" not in text and "NaN" not in text and "undefined" not in text
 
 
 def test_auto_is_our_fastest_where_it_is(browser, tmp_path):
@@ -151,8 +151,8 @@ def test_the_table_has_every_row_with_its_remarks(opened):
     rows = section.locator(".table tbody tr")
     rows.first.wait_for()  # made when it is opened
     assert rows.count() == 6 * 15
-    said = section.locator(".table").inner_text()
-    assert "wrong answer" in said and "unpaired" in said and "3 late" in said
+    text = section.locator(".table").inner_text()
+    assert "wrong answer" in text and "unpaired" in text and "3 late" in text
     assert section.locator(".table tr.fastest").count() == 6
 
 

@@ -176,7 +176,7 @@ ENDS = {        # how rank 1 ends: what the others are told
 @pytest.mark.parametrize("how", ENDS)
 def test_the_others_are_told_what_ended_a_rank(run, how):
     """Those that are in a collective say it, and then the run ends, without MPICOLL_TIMEOUT."""
-    code, told = ENDS[how]
+    code, ending = ENDS[how]
     done = run("run", "{program}", code=f"""
     x, y = np.ones(3), np.zeros(3)
     half = world.Split(int(world.rank == 0))        # rank 2 makes no call on this one
@@ -185,8 +185,8 @@ def test_the_others_are_told_what_ended_a_rank(run, how):
     """)
     assert done.status not in (0, None), done.output
     for r in (0, 2):
-        said = f"mpicoll: rank {r}:   rank 1 has not made this call: ended with {told}\n"
-        assert done.output.count(said) == 1, done.output
+        report = f"mpicoll: rank {r}:   rank 1 has not made this call: ended with {ending}\n"
+        assert done.output.count(report) == 1, done.output
 
 
 def test_an_error_that_a_test_runner_catches_reaches_the_terminal(run, tmp_path):
@@ -206,11 +206,12 @@ def test_an_error_that_a_test_runner_catches_reaches_the_terminal(run, tmp_path)
     """))
     done = run("run", "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path / "test_two.py"))
     assert done.status not in (0, None), done.output
-    told = r"rank 1 has not made this call: raised BufferTooSmallError in Alltoallw \(call 1\): the block of rank 2, .*"
+    error = r"raised BufferTooSmallError in Alltoallw \(call 1\): the block of rank 2, .*"
     for r in (0, 2):
         stands = rf"mpicoll: rank {r}: Alltoallw \(call 1, .*\) has not moved for [1-5] s\n"
         assert re.search(stands, done.output), done.output
-        assert len(re.findall(rf"mpicoll: rank {r}:   {told}; now at test_two.py", done.output)) == 1, done.output
+        line = rf"mpicoll: rank {r}:   rank 1 has not made this call: {error}; now at test_two.py"
+        assert len(re.findall(line, done.output)) == 1, done.output
 
 
 @pytest.mark.parametrize(("ranks", "failing"), [(1, 0), (3, 1)])
@@ -227,7 +228,7 @@ def test_exit_status(run, ranks, failing):
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "said"),
+    ("words", "variables", "message"),
     [
         (("{program}.no",), {}, "program.py.no': No such file or directory"),
         (("--using", "allreduce=rung", "{program}"), {}, "no allreduce algorithm is called 'rung'"),
@@ -236,11 +237,11 @@ def test_exit_status(run, ranks, failing):
         (("{program}",), {"MPICOLL_ENGINE": "fast"}, "MPICOLL_ENGINE is 'fast'"),
     ],
 )
-def test_usage_errors_are_one_line(run, words, variables, said):
+def test_usage_errors_are_one_line(run, words, variables, message):
     done = run("run", *words, **variables)
     assert done.status == 2, done.output
-    (line,) = done.told
-    assert line.startswith("mpicoll run: ") and said in line
+    (line,) = done.own_lines
+    assert line.startswith("mpicoll run: ") and message in line
     assert "Traceback" not in done.output
 
 
@@ -262,7 +263,7 @@ def mine(tmp_path):
 def test_a_program_that_one_rank_lacks_ends_all(run, mine):
     done = run("--load", mine, "run", "program.py")
     expected = "mpicoll run: on rank 1: cannot open 'program.py': No such file or directory"
-    assert (done.status, done.told) == (2, [expected])
+    assert (done.status, done.own_lines) == (2, [expected])
 
 
 def test_a_loaded_algorithm_runs_the_program(run, mine):

@@ -20,6 +20,6 @@ def test_example(mpiexec, tmp_path, heading):
 
 def test_the_page_is_read_whole():
     text = sharp_bits.GUIDE.read_text()
-    found = {**sharp_bits.examples(alone=False), **sharp_bits.examples(alone=True)}
-    assert len(found) == text.count("\n### ") == text.count("\n```python\n") - 1 > 15
+    programs = {**sharp_bits.examples(alone=False), **sharp_bits.examples(alone=True)}
+    assert len(programs) == text.count("\n### ") == text.count("\n```python\n") - 1 > 15
     assert text.count(sharp_bits.ALONE) == len(sharp_bits.examples(alone=True)) == 2

@@ -40,11 +40,11 @@ def test_a_sweep_from_render_to_report(run, tmp_path):
     assert re.fullmatch(r"sweep.sbatch: job \d+\n", jobs(run, "submit", "sweep"))
     assert "COMPLETED" in jobs(run, "status", "--wait", "sweep"), outputs(tmp_path)
     for nodes in (1, 2, 4):
-        found = results(tmp_path / f"sweep/results/n{nodes}-allreduce.jsonl")
-        assert [(row["algorithm"], row["size"], row["ranks"], row["valid"]) for row in found] == [
+        rows = results(tmp_path / f"sweep/results/n{nodes}-allreduce.jsonl")
+        assert [(row["algorithm"], row["size"], row["ranks"], row["valid"]) for row in rows] == [
             (who, size, nodes, True) for size in (8, 4096) for who in ("native", "auto")
         ]
-        assert all(row["ran"]["engine"] == "compiled" for row in found if row["algorithm"] == "auto")
+        assert all(row["ran"]["engine"] == "compiled" for row in rows if row["algorithm"] == "auto")
     assert "3 of 3 steps are complete" in jobs(run, "collect", "sweep")
     page = (tmp_path / "sweep/report.html").read_text()
     assert '"families":[{"title":"1 host","x":"ranks","places":[0,1,2]}]' in page
@@ -87,8 +87,8 @@ def test_a_job_whose_time_is_up_queues_again_and_goes_on(run, tmp_path):
     run("scontrol", "update", f"JobId={number}", "StartTime=now")  # Slurm would wait two minutes
     assert "COMPLETED" in jobs(run, "status", "--wait", "s"), outputs(tmp_path)
     assert set(steps(run, "s").values()) == {"complete"}
-    (said,) = (path.read_text() for path in tmp_path.rglob("*.out"))  # both starts, one after the other
-    assert "stopped by USR1" in said and "n1-bcast: complete since an earlier start" in said
+    (output,) = (path.read_text() for path in tmp_path.rglob("*.out"))  # both starts, one after the other
+    assert "stopped by USR1" in output and "n1-bcast: complete since an earlier start" in output
     assert {path.name for path in (tmp_path / "s/results").glob("*.env")} == {f"{number}-0.env", f"{number}-1.env"}
 
 
@@ -102,16 +102,16 @@ def test_the_other_kinds_a_job_for_each_number_of_nodes(run, tmp_path):
         jobs(run, "render", kind, "--site", "site.toml", "--allocation", "each", *words)
         jobs(run, "submit", kind)
     for kind in kinds:
-        said = jobs(run, "status", "--wait", kind)
-        assert set(re.findall(r"job \d+ (\w+)", said)) == {"COMPLETED"}, said + outputs(tmp_path)
+        output = jobs(run, "status", "--wait", kind)
+        assert set(re.findall(r"job \d+ (\w+)", output)) == {"COMPLETED"}, output + outputs(tmp_path)
     assert "2 tables" in jobs(run, "collect", "tune")
     tables = json.loads((tmp_path / "tune/tuning.json").read_text())["tables"]
     assert [table["nodes"] for table in tables] == [["0"], ["0-1"]]  # to MPI, all these nodes are one
     for kind, number in (("train", 2), ("sanity", 1)):
         assert f"{number} of {number} steps are complete" in jobs(run, "collect", kind)
     assert {row["ranks"] for row in results(tmp_path / "train/results/n2-data_parallel.jsonl")} == {2}
-    found = results(tmp_path / "sanity/results/n1-all.jsonl")
-    assert all(row["valid"] for row in found) and {row["collective"] for row in found} >= {"barrier", "alltoallw"}
+    rows = results(tmp_path / "sanity/results/n1-all.jsonl")
+    assert all(row["valid"] for row in rows) and {row["collective"] for row in rows} >= {"barrier", "alltoallw"}
 
 
 @pytest.mark.once
@@ -133,8 +133,8 @@ def test_a_launch_of_ranks_that_do_not_know_each_other_measures_nothing(run, tmp
     script.write_text(script.read_text().replace("srun --mpi=pmi2", '"srun" --mpi=none'))  # hidden from `submit`
     jobs(run, "submit", "sanity")
     assert "FAILED" in jobs(run, "status", "--wait", "sanity")
-    said = outputs(tmp_path)
-    assert "something is wrong with this launch" in said and "--mpi=pmi2" in said, said
+    output = outputs(tmp_path)
+    assert "something is wrong with this launch" in output and "--mpi=pmi2" in output, output
     assert steps(run, "sanity") == {"n1-all": "waiting"}
 
 
@@ -150,13 +150,13 @@ def test_the_environment_is_staged(run, tmp_path):
     script.write_text(script.read_text().replace("info --check --facts", "info --facts"))
     jobs(run, "submit", "s")
     assert "COMPLETED" in jobs(run, "status", "--wait", "s"), outputs(tmp_path)
-    said = outputs(tmp_path)
-    assert re.search(rf"^library  {re.escape(str(place))}/mpicoll-\d+-0/lib/", said, re.MULTILINE), said
-    assert re.search(rf"^cache    {re.escape(str(place))}/", said, re.MULTILINE), said
-    assert re.search(r"^kernels  0 compiled, \d+ loaded", said, re.MULTILINE), said
+    output = outputs(tmp_path)
+    assert re.search(rf"^library  {re.escape(str(place))}/mpicoll-\d+-0/lib/", output, re.MULTILINE), output
+    assert re.search(rf"^cache    {re.escape(str(place))}/", output, re.MULTILINE), output
+    assert re.search(r"^kernels  0 compiled, \d+ loaded", output, re.MULTILINE), output
     (head,) = (json.loads(line) for line in (tmp_path / "s/results/n2-allreduce.jsonl").read_text().splitlines()[:1])
-    made = json.loads((tmp_path / "s/study.json").read_text())["made"]
-    assert head["environment"]["commit"] == made["commit"]
+    versions = json.loads((tmp_path / "s/study.json").read_text())["made"]
+    assert head["environment"]["commit"] == versions["commit"]
     assert list(place.iterdir()) == []
 
 
@@ -168,8 +168,8 @@ def test_the_environment_is_staged(run, tmp_path):
 ])
 def test_missing_features_of_this_slurm(words, says, run):
     jobs(run, "render", "sanity", "--site", "site.toml", *words)
-    said = jobs(run, "submit", "sanity", status=2)
-    assert says in said and said.count("\n") == 1
+    message = jobs(run, "submit", "sanity", status=2)
+    assert says in message and message.count("\n") == 1
     assert "not submitted" in jobs(run, "status", "sanity")
 
 
@@ -205,9 +205,9 @@ def default_signals() -> None:
 
 def processes() -> set[str]:
     """Of Slurm's and munge's, those that are no zombies, and what the test's job runs."""
-    said = subprocess.run(["ps", "-e", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-e", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
     wanted = re.compile(r"\b(slurmctld|slurmd|slurmstepd|munged|sleep 300)\b")
-    rows = (line.split(None, 2) for line in said.splitlines())
+    rows = (line.split(None, 2) for line in listing.splitlines())
     return {row[0] for row in rows if len(row) == 3 and not row[1].startswith("Z") and wanted.search(row[2])}
 
 
@@ -241,5 +241,5 @@ def test_the_guide_names_what_there_is(run):
     for kind in KINDS:
         assert f"mpicoll jobs render {kind} " in text
     assert all(f"`{name}`" in text for name in SCALINGS)
-    said = jobs(run, "site")
-    assert all(f"# {key} = " in said for key in re.findall(r"`(\w[\w-]*) = ", text))
+    output = jobs(run, "site")
+    assert all(f"# {key} = " in output for key in re.findall(r"`(\w[\w-]*) = ", text))

@@ -9,16 +9,16 @@ import soak
 from fuzzing.program import Call, Program
 
 
-def made(tmp_path, patience=20.0):
+def create_soak(tmp_path, patience=20.0):
     return soak.Soak(random.Random(1), [2], tmp_path, patience)
 
 
 def test_it_counts_what_it_played(capsys):
     assert soak.main(["--minutes", "0.15", "--ranks", "2", "--seed", "1"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert "0 failures" in said[-1]
-    assert int(said[-1].split()[0]) > 0
-    assert any(line.startswith("seeds (ranks:seed): 2:") for line in said)
+    lines = capsys.readouterr().out.splitlines()
+    assert "0 failures" in lines[-1]
+    assert int(lines[-1].split()[0]) > 0
+    assert any(line.startswith("seeds (ranks:seed): 2:") for line in lines)
 
 
 BREAKS = """
@@ -49,7 +49,7 @@ def broken(monkeypatch, tmp_path):
         worker.write_text(BREAKS.format(how=how, worker=str(soak.WORKER)))
         monkeypatch.setattr(soak, "WORKER", worker)
         monkeypatch.setenv("PYTHONPATH", str(soak.launcher.ROOT / "tests"))
-        return made(tmp_path, patience)
+        return create_soak(tmp_path, patience)
 
     return start
 

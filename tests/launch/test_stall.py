@@ -75,8 +75,8 @@ TEST_LOOP = f"""
 def is_reported(output, who, method, call=2, how=r".*", start=""):
     """Check that each rank of who reports the stalled call once, and that rank 0, outside of the call, does not."""
     for r in who:
-        told = rf"mpicoll: rank {r}: {method} \(call {call}{start}, {how}\) has not moved for 2 s"
-        assert len(re.findall(told, output)) == 1, output
+        report = rf"mpicoll: rank {r}: {method} \(call {call}{start}, {how}\) has not moved for 2 s"
+        assert len(re.findall(report, output)) == 1, output
         verb = "started" if start else "made"
         assert f"mpicoll: rank {r}:   rank 0 has not {verb} this call: now at script.py, line 13, in load" in output, (
             output
@@ -124,10 +124,10 @@ START = """
 
 
 def test_a_communicator_that_a_rank_does_not_make(run):
-    said = run("if rank == 0: time.sleep(15)\nmpicoll.Comm(world)", "", MPICOLL_TIMEOUT="2").output
+    output = run("if rank == 0: time.sleep(15)\nmpicoll.Comm(world)", "", MPICOLL_TIMEOUT="2").output
     for who in (1, 2):
-        assert f"mpicoll: rank {who}: Comm() has not returned for 2 s: it waits for every rank of the" in said, said
-    assert "rank 0: Comm()" not in said and "MPICOLL_TIMEOUT=2 is over, aborting" in said, said
+        assert f"mpicoll: rank {who}: Comm() has not returned for 2 s: it waits for every rank of the" in output, output
+    assert "rank 0: Comm()" not in output and "MPICOLL_TIMEOUT=2 is over, aborting" in output, output
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "native"])
@@ -186,8 +186,8 @@ def test_every_collective_in_every_form(run, form):
         say("end of", rank)
     """, "mpi4py", form, PYTHONPATH=str(Path(__file__).parents[1]))
     assert done.status == 0, done.output
-    told = set(re.findall(r"told of (\w+)", done.output))
-    assert len(told) == 17 and told == set(re.findall(r"asked (.*)", done.output)[0].split()), done.output
+    reported = set(re.findall(r"told of (\w+)", done.output))
+    assert len(reported) == 17 and reported == set(re.findall(r"asked (.*)", done.output)[0].split()), done.output
 
 
 RAISES = """
@@ -213,8 +213,8 @@ def test_a_rank_that_ended_or_raised_is_named_with_its_words(run, what, timeout)
     done = run(RAISES.format(what=ENDINGS[what][0]), "mpi4py", MPICOLL_TIMEOUT=str(timeout))
     assert done.status not in (0, None), done.output
     for r in (0, 2):
-        told = rf"mpicoll: rank {r}:   rank 1 has not made this call: {ENDINGS[what][1]}\n"
-        assert len(re.findall(told, done.output)) == 1, done.output
+        report = rf"mpicoll: rank {r}:   rank 1 has not made this call: {ENDINGS[what][1]}\n"
+        assert len(re.findall(report, done.output)) == 1, done.output
 
 
 SOON = """
@@ -259,19 +259,19 @@ IN_FORMS = {    # the call, and what rank 1 makes of it instead: what is told of
 
 def seconds(output):
     """After how long the ranks came to the end."""
-    return [float(each) for each in re.findall(r"end of \d after ([\d.]+)", output)]
+    return [float(seconds_text) for seconds_text in re.findall(r"end of \d after ([\d.]+)", output)]
 
 
 @pytest.mark.parametrize(("form", "engine"), each_and_both_engines(IN_FORMS))
 def test_an_error_of_a_rank_is_reported_within_seconds(run, form, engine):
     """Without MPICOLL_TIMEOUT: the program catches it, and goes on elsewhere; the report does not wait for its time."""
-    call, other, told = IN_FORMS[form]
+    call, other, words = IN_FORMS[form]
     done = run(SOON.format(before="", call=call, other=other), engine)
     assert done.status == 0 and min(seconds(done.output)) > 4, done.output
     for r in (0, 2):
         stands = rf"mpicoll: rank {r}: \w+ \(call \d, .*\) has not moved for [1-6] s"
         assert len(re.findall(stands, done.output)) == 1, done.output
-        assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {told}", done.output)) == 1, done.output
+        assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {words}", done.output)) == 1, done.output
 
 
 def test_an_error_of_a_start_is_reported_within_seconds(run):
@@ -288,9 +288,9 @@ def test_an_error_of_a_start_is_reported_within_seconds(run):
         pass
 def late("""), "mpi4py")
     assert done.status == 0, done.output
-    told = r"has not started this call: raised RequestError in Allreduce_init \(call 1, start 2\): the request is"
+    words = r"has not started this call: raised RequestError in Allreduce_init \(call 1, start 2\): the request is"
     for r in (0, 2):
-        assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {told}", done.output)) == 1, done.output
+        assert len(re.findall(rf"mpicoll: rank {r}:   rank 1 {words}", done.output)) == 1, done.output
 
 
 def test_a_call_left_by_an_interrupt_is_told_of(run):
@@ -302,8 +302,8 @@ signal.signal(signal.SIGALRM, alarm)
 """, other="signal.setitimer(signal.ITIMER_REAL, 1.0); refused(lambda: comm.Allreduce(x, np.zeros(3))); late(6)",
         call="if rank == 2: late(5)\n    if rank != 1: comm.Allreduce(x, np.zeros(3))\n    comm.Barrier()"), "mpi4py")
     assert done.status == 0, done.output
-    told = "mpicoll: rank 0:   rank 1 has raised ValueError in Allreduce (call 2): too late; now in Allreduce (call 2)"
-    assert told in done.output, done.output
+    line = "mpicoll: rank 0:   rank 1 has raised ValueError in Allreduce (call 2): too late; now in Allreduce (call 2)"
+    assert line in done.output, done.output
 
 
 @pytest.mark.parametrize("call", ["comm.Allreduce(x, np.zeros(3))", "comm.Iallreduce(x, np.zeros(3)).Wait()"])
@@ -320,8 +320,8 @@ def test_an_error_of_MPI_in_a_call_is_reported(run, call):
             late(15)
     """.strip()), "mpi4py", MPICOLL_TIMEOUT="6")
     for r in (0, 2):
-        told = rf"rank {r}: I?[Aa]llreduce \(call 2, .*\) has not moved for [1-4] s\n.*\n.*  rank 1 has raised Exc"
-        assert len(re.findall(told, done.output)) == 1, done.output
+        report = rf"rank {r}: I?[Aa]llreduce \(call 2, .*\) has not moved for [1-4] s\n.*\n.*  rank 1 has raised Exc"
+        assert len(re.findall(report, done.output)) == 1, done.output
 
 
 OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are told
@@ -337,10 +337,10 @@ OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are
 @pytest.mark.parametrize("what", OTHERWISE)
 def test_ranks_in_different_calls_say_so_within_seconds(run, what):
     """Report a call that cannot complete long before MPICOLL_TIMEOUT."""
-    other, call, told, here = OTHERWISE[what]
+    other, call, report, here = OTHERWISE[what]
     code = SOON.format(before="", other=f"{other}; sys.exit()", call=call)
     done = run(code, "compiled", MPICOLL_TIMEOUT="6")
-    assert told in done.output and re.search(r"rank 2: \w+ \(call 2, .*\) has not moved for [1-4] s", done.output), (
+    assert report in done.output and re.search(r"rank 2: \w+ \(call 2, .*\) has not moved for [1-4] s", done.output), (
         done.output
     )
     assert here in done.output, done.output
@@ -385,8 +385,8 @@ def test_questions_are_few(run):
             say("asked", rank, seconds, asked[0])
     """, "compiled")
     assert done.status == 0, done.output
-    said = {(int(r), int(s)): int(n) for r, s, n in re.findall(r"asked (\d) (\d) (\d+)", done.output)}
-    assert said == {**{(r, 1): 0 for r in range(3)}, (0, 9): 3, (2, 9): 3, (1, 9): 0}
+    questions = {(int(r), int(s)): int(n) for r, s, n in re.findall(r"asked (\d) (\d) (\d+)", done.output)}
+    assert questions == {**{(r, 1): 0 for r in range(3)}, (0, 9): 3, (2, 9): 3, (1, 9): 0}
 
 
 def test_an_error_under_mpi4py_ends_the_run(mpiexec, tmp_path):
@@ -403,8 +403,8 @@ def test_an_error_under_mpi4py_ends_the_run(mpiexec, tmp_path):
     done = mpiexec(3, "python", "-m", "mpi4py", script, "compiled")
     assert done.status not in (0, None), done.output
     for r in (0, 2):
-        told = f"mpicoll: rank {r}:   rank 1 has not made this call: ended with ValueError: bad row (script.py, line "
-        assert done.output.count(told) == 1, done.output
+        report = f"mpicoll: rank {r}:   rank 1 has not made this call: ended with ValueError: bad row (script.py, line "
+        assert done.output.count(report) == 1, done.output
 
 
 def test_an_error_that_was_made_good_is_not_told_of(run):
@@ -453,8 +453,8 @@ def test_a_rank_that_is_late_is_only_told_of(run, engine):
     assert done.status == 0, done.output
     assert all(f"end of {r}" in done.output for r in range(3))
     for r in (1, 2):
-        said = f"mpicoll: rank {r}: Allreduce (call 2, ring, {engine} engine) has not moved for 1 s"
-        assert done.output.count(said) == 1, done.output
+        report = f"mpicoll: rank {r}: Allreduce (call 2, ring, {engine} engine) has not moved for 1 s"
+        assert done.output.count(report) == 1, done.output
     assert "aborting" not in done.output
 
 

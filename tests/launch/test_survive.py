@@ -274,7 +274,7 @@ def test_a_recovery_that_waits_is_reported(call, killed, tmp_path):
     (IAGREE, []), (IAGREE, [2]), ("comm.Ishrink()[1]", []),
 ])  # fmt: skip
 def test_a_request_of_a_recovery_that_waits_is_reported(call, killed, wait, tmp_path):
-    """However the program waits, as for requests of collectives."""
+    """A program may wait in Wait or by Test, as for requests of collectives."""
     first = f"{call[5:].partition('(')[0]} (call CALLS, recovery) has not moved for SECONDS s"
     program = WAITING.replace("CALL", f"request = {call}\n{wait}")
     check_reports(program, killed, first, "has not made this call", tmp_path)
@@ -282,15 +282,15 @@ def test_a_request_of_a_recovery_that_waits_is_reported(call, killed, wait, tmp_
 
 def check_reports(program: str, killed: list[int], first: str, missing: str, tmp_path: Path) -> None:
     """Run WAITING, and check that every rank that waits prints such a first line, which ranks are missing, and why."""
-    said = run(program.replace("KILLED", str(killed)), tmp_path, status=86)
+    output = run(program.replace("KILLED", str(killed)), tmp_path, status=86)
     first = re.escape(first).replace("CALLS", r"\d+").replace("SECONDS", "[2-9]")  # a busy machine reports later
     lines = [rf"rank 1 {missing}: now at script.py, line 10, in load"]
     if killed:
         lines = [r"rank 2 on host \S+ has failed", "after a failure the ranks cannot ask each other"]
     for rank in {0, 2, 3} - {*killed}:
-        assert re.search(f"mpicoll: rank {rank}: {first}", said), said
-        assert all(re.search(f"mpicoll: rank {rank}:   {line}", said) for line in lines), said
-    assert "MPICOLL_TIMEOUT=2 is over, aborting" in said, said
+        assert re.search(f"mpicoll: rank {rank}: {first}", output), output
+        assert all(re.search(f"mpicoll: rank {rank}:   {line}", output) for line in lines), output
+    assert "MPICOLL_TIMEOUT=2 is over, aborting" in output, output
 
 
 @pytest.mark.parametrize("kill", [False, True])

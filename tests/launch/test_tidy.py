@@ -55,7 +55,7 @@ def runner(tmp_path):
         process.wait()
 
 
-def told(tmp_path: Path, process: subprocess.Popen) -> tuple[int, Path]:
+def left_behind(tmp_path: Path, process: subprocess.Popen) -> tuple[int, Path]:
     """The process and the directory that the test left behind, once it has."""
     deadline = time.monotonic() + 90
     while not (words := (tmp_path / "told").read_text().split() if (tmp_path / "told").exists() else []):
@@ -78,7 +78,7 @@ def nothing_is_left(tmp_path: Path, pid: int, directory: Path) -> bool:
 @pytest.mark.parametrize(("then", "passed"), [("pass", 1), ("assert False", 0), ("os._exit(3)", 0)])
 def test_leftovers_of_a_test_fail_the_run_and_are_removed(runner, tmp_path, then, passed):
     process = runner(then)
-    pid, directory = told(tmp_path, process)
+    pid, directory = left_behind(tmp_path, process)
     output = process.communicate(timeout=100)[0]
     assert process.returncode == 1
     assert "left behind: process" in output and f"process {pid} ({sys.executable} -c import time; time" in output
@@ -90,7 +90,7 @@ def test_leftovers_of_a_test_fail_the_run_and_are_removed(runner, tmp_path, then
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_a_run_that_is_interrupted(runner, tmp_path, how):
     process = runner("time.sleep(600)")
-    pid, directory = told(tmp_path, process)
+    pid, directory = left_behind(tmp_path, process)
     assert runs(pid) and directory.is_relative_to(tmp_path / "tmp")
     process.send_signal(how)
     output = process.communicate(timeout=100)[0]
@@ -101,7 +101,7 @@ def test_nothing_is_left_of_a_run_that_is_interrupted(runner, tmp_path, how):
 def test_a_test_that_is_interrupted_may_tidy_up(runner, tmp_path):
     """Fixtures take down hosts and daemons, of which no directory knows."""
     process = runner(f"try: time.sleep(600)\n    finally: Path({str(tmp_path / 'tidied')!r}).write_text('')")
-    told(tmp_path, process)
+    left_behind(tmp_path, process)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=100)[0]
     assert (tmp_path / "tidied").exists(), output

@@ -13,7 +13,7 @@ ABORTS = "mpicoll: MPICOLL_TIMEOUT=1 is over, aborting"
 ERROR = re.compile(r"^mpicoll\.errors\.\w+: ")
 
 
-def said(lines: list[str]) -> set[str]:
+def reports(lines: list[str]) -> set[str]:
     """Return mpicoll's lines without what differs from run to run, such as the rank that aborts."""
     blurred = (re.sub(r"for \d+ s$", "for # s", re.sub(r"(mpi4py|compiled) engine", "# engine", x)) for x in lines)
     return {re.sub(rf"rank \d+: (?={ABORTS[9:]})", "", x) for x in blurred if x.startswith("mpicoll: ")}
@@ -25,10 +25,10 @@ def test_the_reports(console, tmp_path):
     for command, shown in console.commands:
         status, output = execute(command, tmp_path)
         assert status, output
-        assert said(output.split("\n")) == said(shown), output
+        assert reports(output.split("\n")) == reports(shown), output
         errors = [ERROR.sub("", line) for line in shown if ERROR.match(line)]
         assert all(error in output for error in errors), output  # the ranks' tracebacks may tear each other apart
-        assert errors or said(shown)
+        assert errors or reports(shown)
 
 
 def test_every_report_is_there():
@@ -46,6 +46,6 @@ def test_every_report_is_there():
 def test_reports_are_compared(other):
     shown = ["mpicoll: rank 1: a (x, mpi4py engine) has not moved for 1 s", "Traceback"]
     got = ["mpicoll: rank 1: a (x, compiled engine) has not moved for 2 s", "Abort(86)"]
-    assert said(shown) == said(got)
-    assert said(shown) != said(f"mpicoll: rank 1: a (x, compiled engine) has not moved {other}".split("\n"))
-    assert said([f"mpicoll: rank {r}: {ABORTS[9:]}" for r in (0, 2)]) == {ABORTS}
+    assert reports(shown) == reports(got)
+    assert reports(shown) != reports(f"mpicoll: rank 1: a (x, compiled engine) has not moved {other}".split("\n"))
+    assert reports([f"mpicoll: rank {r}: {ABORTS[9:]}" for r in (0, 2)]) == {ABORTS}

@@ -29,15 +29,15 @@ def test_a_program_goes_by_what_was_measured(mpiexec, tmp_path):
     left_out, of = map(int, re.search(r"(\d+) of (\d+) candidates were left out", output).groups())
     assert 3 * left_out > of > 30        # on two ranks many send the same messages as another
     content = json.loads(table.read_text())
-    (made,) = content["tables"]
-    assert set(made["rules"]) == {"allreduce", "barrier"} and made["nodes"] == ["0-1"]
-    made["rules"]["allreduce"][:] = [{"from_bytes": 0, "algorithm": "tree", "at_bytes": 8, "us": 1.5, "native_us": 2}]
+    (tuned,) = content["tables"]
+    assert set(tuned["rules"]) == {"allreduce", "barrier"} and tuned["nodes"] == ["0-1"]
+    tuned["rules"]["allreduce"][:] = [{"from_bytes": 0, "algorithm": "tree", "at_bytes": 8, "us": 1.5, "native_us": 2}]
     table.write_text(json.dumps(content))       # it may be edited
     done = mpiexec(2, "python", script, env={"MPICOLL_TUNING": str(table), "MPICOLL_LOG": "info"})
     assert (done.status, done.output.count("True\n")) == (0, 2), done.output
-    (said,) = (line for line in done.output.splitlines() if line not in ("True", ""))
-    assert said.startswith("mpicoll: call 1: blocking allreduce of 4096 bytes on 2 ranks: tree on the "), said
-    assert said.endswith(": measured: 8 bytes took 1.5 µs, native's 2")
+    (report,) = (line for line in done.output.splitlines() if line not in ("True", ""))
+    assert report.startswith("mpicoll: call 1: blocking allreduce of 4096 bytes on 2 ranks: tree on the "), report
+    assert report.endswith(": measured: 8 bytes took 1.5 µs, native's 2")
     done = mpiexec(3, "python", script, env={"MPICOLL_TUNING": str(table)})
     assert (done.status, done.output.count("False\n")) == (0, 3), done.output
     assert done.output.count("run mpicoll tune here") == 1, done.output
@@ -52,11 +52,11 @@ def test_errors_are_one_line_before_anything_is_measured(mpiexec, tmp_path):
     table = tmp_path / "t.json"
     table.write_text('{"schema": "mpicoll-tuning-1"}')
     done = mpiexec(2, "mpicoll", "tune", *FEW, "-o", table)
-    (said,) = done.told
-    assert done.status == 2 and said.startswith("mpicoll tune: ") and "'tables' is a required property" in said
+    (message,) = done.own_lines
+    assert done.status == 2 and message.startswith("mpicoll tune: ") and "'tables' is a required property" in message
     assert table.read_text() == '{"schema": "mpicoll-tuning-1"}'
     done = mpiexec(2, "mpicoll", "tune", "--collectives", "gatherv")
-    assert done.status == 2 and "only their own counts" in done.told[0]
+    assert done.status == 2 and "only their own counts" in done.own_lines[0]
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     done = mpiexec(2, "python", script, env={"MPICOLL_TUNING": str(table)})

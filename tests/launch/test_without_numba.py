@@ -97,5 +97,5 @@ def test_info_says_why(mpiexec, tmp_path):
     output = mpiexec(1, sys.executable, path, "info", "--json", env=env).output
     warning, brace, rest = output.partition("{")    # the warning is on standard error
     assert warning.startswith("the mpi4py engine serves, which is slower") and warning.count("\n") == 1
-    found = json.loads(brace + rest)
-    assert "numba halted" in found["kernels"]["plain"] and found["kernels"]["compiled"] == []
+    report = json.loads(brace + rest)
+    assert "numba halted" in report["kernels"]["plain"] and report["kernels"]["compiled"] == []

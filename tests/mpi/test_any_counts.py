@@ -33,11 +33,11 @@ def fast_and_slow(comm):
     return quick, slow
 
 
-def equal_records(checks, quick, slow, *said):
+def equal_records(checks, quick, slow, *context):
     """Check that records are the same but for the path; return which calls took the fast one."""
     without = lambda records: [replace(record, fast_path=False, sequence=0) for record in records]
     for ours, other in zip(without(quick), without(slow)):
-        checks.equal(ours, other, *said)
+        checks.equal(ours, other, *context)
     return [record.fast_path for record in quick]
 
 

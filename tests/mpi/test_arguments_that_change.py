@@ -34,16 +34,16 @@ def at(point, change, monkeypatch):
     snapshot, parse, insert = Invocation.snapshot, slow_path.prepare_call, compiled_path.CompiledFastPath.insert
 
     def taken(invocation):
-        made = snapshot(invocation)
+        saved = snapshot(invocation)
         if point == POINTS[0]:
             due()
-        return made
+        return saved
 
     def prepare(*arguments):
-        made = parse(*arguments)
+        parsed = parse(*arguments)
         if point == POINTS[1]:
             due()
-        return made
+        return parsed
 
     def inserts(*arguments):
         if point == POINTS[2]:
@@ -94,7 +94,7 @@ CHANGES = {
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("what", CHANGES)
 def test_anything_in_the_list(ours, comm, monkeypatch, what, point, nth):
-    """Whatever changes in the nth call, that call sums 4 numbers, and later ones with the list anew too."""
+    """The nth call, in which an argument changes, sums 4 numbers, and so do later calls with the list restored."""
     p = comm.size
     for i in range(AGAIN + 3):
         send, got = np.arange(6.0), np.full(4, -1.0)

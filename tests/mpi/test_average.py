@@ -128,8 +128,8 @@ def test_types_that_have_no_average_are_refused(comm):
                 ours.Allreduce([a, 2, datatype], [b, 2, datatype], mpicoll.AVG)
             checks.equal(caught.value.Get_error_class(), MPI.ERR_OP, name)
             checks.that("AVG does not take" in str(caught.value), caught.value)
-            told = "convert to a floating type, or use MPI.SUM and divide" in str(caught.value)
-            checks.equal(told, "integer" in group or group == "multi-language", caught.value)
+            has_remedy = "convert to a floating type, or use MPI.SUM and divide" in str(caught.value)
+            checks.equal(has_remedy, "integer" in group or group == "multi-language", caught.value)
         checks.equal(records, [], "ran")
 
 
@@ -151,10 +151,10 @@ def test_derived_types_are_refused_as_for_any_predefined_operator(comm):
 
 @parametrize("collective", ["scan", "exscan"])
 def test_averages_of_scans_are_refused(collective):
-    given, method = parse_allreduce(np.zeros(2), np.zeros(2)), methods.METHODS[collective.title()]
+    parsed, method = parse_allreduce(np.zeros(2), np.zeros(2)), methods.METHODS[collective.title()]
     with pytest.raises(OperatorError, match=f"AVG does not {collective}"):
-        call.describe_call(Invocation(method, None, None, mpicoll.AVG, 0), given)
-    assert call.describe_call(Invocation(method, None, None, MPI.SUM, 0), given).operator.name == "SUM"
+        call.describe_call(Invocation(method, None, None, mpicoll.AVG, 0), parsed)
+    assert call.describe_call(Invocation(method, None, None, MPI.SUM, 0), parsed).operator.name == "SUM"
 
 
 def test_long_double_by_a_chosen_algorithm_is_refused(comm):

@@ -29,16 +29,16 @@ def z(n, dtype="d"):
 
 
 def frozen(n):
-    made = np.zeros(n)
-    made.flags.writeable = False
-    return made
+    array = np.zeros(n)
+    array.flags.writeable = False
+    return array
 
 
 @pytest.fixture
 def ours(comm, engine):
-    made = mpicoll.Comm(comm)
-    with made.using(engine=engine):
-        yield made
+    wrapped = mpicoll.Comm(comm)
+    with wrapped.using(engine=engine):
+        yield wrapped
 
 
 def buffers_of(method, p):
@@ -210,18 +210,18 @@ def calling(form):
     return type("Calling", (mpicoll.Comm,), {n: only_call(method.spelled(form)) for n, method in METHODS.items()})
 
 
-def refused(checks, comm, call, error, words, builtin, *said):
+def refused(checks, comm, call, error, words, builtin, *context):
     """A call is refused, by an error of that class with these words that knows its rank."""
     try:
         call(comm)
-        checks.that(False, *said, "was taken")
+        checks.that(False, *context, "was taken")
     except error as raised:
-        checks.that(isinstance(raised, errors.MpicollError) and isinstance(raised, builtin), *said, repr(raised))
-        checks.that(raised.rank == comm.rank and str(raised).startswith(f"rank {comm.rank}: "), *said, raised)
-        checks.that(all(word in str(raised) for word in words.split()), *said, raised)
+        checks.that(isinstance(raised, errors.MpicollError) and isinstance(raised, builtin), *context, repr(raised))
+        checks.that(raised.rank == comm.rank and str(raised).startswith(f"rank {comm.rank}: "), *context, raised)
+        checks.that(all(word in str(raised) for word in words.split()), *context, raised)
         if error in CODES:
             right = isinstance(raised, MPI.Exception) and raised.Get_error_class() == CODES[error] == raised
-            checks.that(right, *said, "class")
+            checks.that(right, *context, "class")
 
 
 @parametrize("form", FORMS)

@@ -53,8 +53,8 @@ def ways(collective: str, p: int) -> list[tuple]:
     """The sizes and options to call a collective with."""
     root = ("--root", p - 1) if collective in ROOTED else ()
     uneven = ("--counts", "uneven") if collective in HAVE_COUNTS else ()
-    found = [("0,8,4000", *root), ("4000", "--dtype", "int32", "--op", "max", *uneven)]
-    return found + [("4000", "--in-place", *root, *uneven)] * (collective in IN_PLACE)
+    options = [("0,8,4000", *root), ("4000", "--dtype", "int32", "--op", "max", *uneven)]
+    return options + [("4000", "--in-place", *root, *uneven)] * (collective in IN_PLACE)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -62,13 +62,13 @@ def test_every_algorithm_of_a_collective(comm, collective, tmp_path):
     names, asked = exact_algorithms(collective), (collective, "--iterations", 1, "--sizes")
     outcomes = [(words, *bench_to_json(comm, tmp_path, *asked, *words)) for words in ways(collective, comm.size)]
     if comm.rank:
-        assert not any(said for _, said, _ in outcomes)
+        assert not any(output for _, output, _ in outcomes)
         return
     unsuited = {"neighbor_exchange"} & set(names) if comm.size % 2 and comm.size > 1 else set()
-    for (sizes, *words), said, (head, *results) in outcomes:
-        assert f"\n{collective}" in said and head["environment"]["ranks"] == comm.size
+    for (sizes, *words), output, (head, *results) in outcomes:
+        assert f"\n{collective}" in output and head["environment"]["ranks"] == comm.size
         assert {name for left_out in head["settings"]["left_out"].values() for name in left_out} == unsuited
-        assert all(f"\n{name} left out: needs an even number of ranks\n" in said for name in unsuited)
+        assert all(f"\n{name} left out: needs an even number of ranks\n" in output for name in unsuited)
         rows = 1 if collective == "barrier" else sizes.count(",") + 1
         want = sorted({"native", "auto", *names} - unsuited)
         assert [sorted(line["algorithm"] for line in part) for part in split(results, rows)] == [want] * rows
@@ -148,10 +148,10 @@ def test_command_with_a_wrong_answer(comm, monkeypatch):
 def test_command_with_chunks(comm, tmp_path):
     """They hold for auto and for named ones; native is as it is."""
     words = ("--sizes", "4000", "--iterations", 1, "--algorithms", "all", "--chunk-bytes", "1K", "--window", 3)
-    said, lines = bench_to_json(comm, tmp_path, "scan", *words)
+    output, lines = bench_to_json(comm, tmp_path, "scan", *words)
     if comm.rank == 0:
         head, *results = lines
-        assert "chunks of 1 KiB, 3 chunks in flight" in said
+        assert "chunks of 1 KiB, 3 chunks in flight" in output
         assert (head["settings"]["chunk_bytes"], head["settings"]["window"]) == (1024, 3)
         ours = ["auto", *mpicoll.list_algorithms()["scan"]]
         assert [line["algorithm"] for line in results] == ["native", *ours]
@@ -169,13 +169,13 @@ def test_command_with_chunks(comm, tmp_path):
     ("alltoallv --counts spike --algorithms native,pairwise --rate 10Gbit", ["native", "pairwise"]),
 ])
 def test_command_in_other_forms(comm, tmp_path, words, names):
-    said, lines = bench_to_json(comm, tmp_path, *words.split(), "--sizes", "4000", "--iterations", 6)
+    output, lines = bench_to_json(comm, tmp_path, *words.split(), "--sizes", "4000", "--iterations", 6)
     if comm.rank:
         return
     head, *results = lines
     assert [line["algorithm"] for line in results] == names
-    given = {key: results[0][key] for key in ("form", "counts", "root", "in_place") if results[0][key] is not None}
-    assert f"\n{Shape(words.split()[0], **given).title}\n" in said.replace(" \n", "\n")
+    settings = {key: results[0][key] for key in ("form", "counts", "root", "in_place") if results[0][key] is not None}
+    assert f"\n{Shape(words.split()[0], **settings).title}\n" in output.replace(" \n", "\n")
     for line in results:
         assert len(line["samples_us"]) == line["rounds"] and line["ranks"] == comm.size
         # Where ranks outnumber the cores, every start may be late.
@@ -184,7 +184,7 @@ def test_command_in_other_forms(comm, tmp_path, words, names):
         assert line["overlap"] or line["form"] != "nonblocking" or line["late"]
         assert line["late"] == 0 or head["settings"]["sync"] == "window"
         assert line["algorithm"] == "native" or line["ran"]["algorithm"] != "native"
-    assert ("no link limits them" in said) == ("--rate" in words)
+    assert ("no link limits them" in output) == ("--rate" in words)
 
 
 @pytest.mark.parametrize("ahead", [0.0, 1000.0])
@@ -200,8 +200,8 @@ def test_clocks_are_compared_with_rank_0s(comm, ahead):
 
 
 def test_a_size_that_does_not_fit_is_refused(comm):
-    said = refused(comm, "bcast --sizes 1K --memory 10")
-    assert comm.rank or "too little" in said
+    output = refused(comm, "bcast --sizes 1K --memory 10")
+    assert comm.rank or "too little" in output
 
 
 def test_results_that_nobody_asked_to_keep_are_kept(comm, tmp_path, monkeypatch):
@@ -233,15 +233,15 @@ def test_command_with_bad_input(comm, words):
     refused(comm, words)
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     ("gatherv --algorithms knomial(k=1)", "gather knomial: k is 1; it must be a whole number of at least 2"),
     ("allreduce --algorithms ring,parameter_server(servers=99)", "servers is 99; it must be a whole number from 1 to"),
     ("alltoallw --algorithms hierarchical(groups=((0,99),))", "each of the ranks 0.."),
     ("allgather --algorithms hierarchical(middle=bruck(k=1))", "allgather bruck: k is 1"),
 ])
-def test_command_with_parameters_out_of_range(comm, words, said):
+def test_command_with_parameters_out_of_range(comm, words, message):
     output = refused(comm, words)
-    assert comm.rank or said in output
+    assert comm.rank or message in output
 
 
 def test_refused_runs_leave_the_file_alone(comm, tmp_path):

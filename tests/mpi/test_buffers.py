@@ -278,12 +278,12 @@ def test_a_buffer_is_taken_as_mpi4py_takes_it(form):
     agree("Bcast", BUFFERS[form])
 
 
-@pytest.mark.parametrize("given, name, count", [
+@pytest.mark.parametrize("dlpack_type, name, count", [
     ((2, 128, 1), "LONG_DOUBLE", 4), ((5, 64, 1), "C_FLOAT_COMPLEX", 4), ((2, 32, 2), "C_FLOAT_COMPLEX", 4),
     ((0, 64, 1), "LONG", 4), ((6, 8, 1), "C_BOOL", 4), ((4, 16, 1), "BYTE", 8)])
-def test_items_of_dlpack_are_known_by_their_type(given, name, count):
+def test_items_of_dlpack_are_known_by_their_type(dlpack_type, name, count):
     """Also where NumPy does not take them; bfloat16, which has no format, travels as bytes."""
-    buffer = parse.parse_buffer(Tensor(*given))
+    buffer = parse.parse_buffer(Tensor(*dlpack_type))
     assert (buffer.datatype, buffer.count) == (getattr(MPI, name), count)
 
 

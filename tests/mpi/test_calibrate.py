@@ -96,16 +96,16 @@ def test_a_program_that_sets_nothing_goes_by_what_it_measures(comm, monkeypatch,
     measured, calls = agreement.measure, []
     monkeypatch.setattr(agreement, "measure", lambda *args: calls.append(args) or measured(*args))
     both = [mpicoll.Comm(comm.Dup()) for _ in range(2)]
-    networks = [each._open().agreed.network for each in both]
+    networks = [wrapped._open().agreed.network for wrapped in both]
     assert networks[0] == networks[1] == comm.bcast(networks[0]) and len(calls) == (comm.size > 1)
     files = list((tmp_path / "mpicoll" / "networks").glob("*"))
     assert comm.rank > 0 or len(files) == (comm.size > 1)
     assert comm.size == 1 or networks[0].rough
     x, total = np.arange(100.0), np.zeros(100)
-    for each in both:
-        each.Allreduce(x, total)
+    for wrapped in both:
+        wrapped.Allreduce(x, total)
         assert (total == comm.size * x).all()
-        each.Free()
+        wrapped.Free()
     monkeypatch.setenv("MPICOLL_NETWORK", "none")
     fixed = mpicoll.Comm(comm.Dup())
     assert not fixed.explain("allreduce", 800).model and "model" not in fixed.explain("allreduce", 800).why
@@ -119,15 +119,15 @@ def test_auto_goes_by_what_was_measured_as_the_comm_was_made(comm, monkeypatch):
         return
     ours = mpicoll.Comm(comm.Dup())
     half = ours.Split(comm.rank % 2, comm.rank)
-    described = [made._open().agreed.network for made in (ours, half)]
+    described = [wrapped._open().agreed.network for wrapped in (ours, half)]
     assert all(other == described for other in comm.allgather(described)) and described[0] == described[1]
-    for made in (ours, half):
+    for wrapped in (ours, half):
         for n in (1, 3000, 100_000):
             x, total = np.arange(n, dtype=float), np.zeros(n)
-            choice = made.explain("allreduce", 8 * n)
-            with made.trace() as records:
-                made.Allreduce(x, total)
+            choice = wrapped.explain("allreduce", 8 * n)
+            with wrapped.trace() as records:
+                wrapped.Allreduce(x, total)
             assert [record.algorithm for record in records] == [choice.algorithm]
-            assert (total == made.size * x).all()
+            assert (total == wrapped.size * x).all()
     half.Free()
     ours.Free()

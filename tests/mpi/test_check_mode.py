@@ -27,9 +27,9 @@ works = partial(all_works, algorithms=("ring", "auto", "native"))
 @pytest.fixture
 def checked(comm, check_mode):
     """A Comm in check mode."""
-    made = mpicoll.Comm(comm)
-    assert "check mode" in made.explain("allreduce").slow
-    return made
+    wrapped = mpicoll.Comm(comm)
+    assert "check mode" in wrapped.explain("allreduce").slow
+    return wrapped
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +51,11 @@ def odd(comm):
     return comm.rank == comm.size - 1
 
 
-def choosing(one, other):
+def choosing(choice, other):
     """An Allreduce under one choice on the last rank and another on the rest."""
 
     def call(c):
-        with c.using(**(one if odd(c) else other)):
+        with c.using(**(choice if odd(c) else other)):
             c.Allreduce(z(64), z(64))
 
     return call

@@ -94,17 +94,17 @@ def test_ranks_on_hosts_of_their_own(comm, engine, collective):
 def test_vectors_between_hosts(comm, engine):
     """In chunks, though a rank knows only its own counts: rank 0 has the most, and some have nothing."""
     ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
-    as_if_on(ours, tuple((each,) for each in range(p)))
+    as_if_on(ours, tuple((rank,) for rank in range(p)))
     counts = [[(9000 if 0 in (a, b) else a) * (b % 3 > 0) for b in range(p)] for a in range(p)]
     mine, theirs = counts[rank], [counts[a][rank] for a in range(p)]
     send = cases.data(sum(mine), rank)
     with Checks() as checks, ours.using(engine=engine), ours.trace() as records:
         for method in ("Alltoallv", "Allgatherv"):
             got, wanted = [], []
-            for each, results in ((ours, got), (comm, wanted)):
+            for communicator, results in ((ours, got), (comm, wanted)):
                 all_counts = theirs if method == "Alltoallv" else [sum(counts[a]) for a in range(p)]
                 receive = np.zeros(sum(all_counts))
-                getattr(each, method)([send, mine] if method == "Alltoallv" else send, [receive, all_counts])
+                getattr(communicator, method)([send, mine] if method == "Alltoallv" else send, [receive, all_counts])
                 results.append(receive)
             checks.equal(got[0], wanted[0], method)
         checks.equal([r.algorithm for r in records], ["pairwise", "ring"])

@@ -36,15 +36,15 @@ def test_info_hears_of_every_rank(comm):
     assert result.exit_code == 0, result.output
     assert bool(result.output) == (MPI.COMM_WORLD.rank == 0)
     if result.output:
-        found = json.loads(result.stdout)
-        assert [rank["rank"] for rank in found["ranks"]] == list(range(MPI.COMM_WORLD.size))
-        assert found["ranks"][0]["host"] == MPI.Get_processor_name()
-        assert found["ranks"][0]["cpus"] == info.affinity()
-        assert found["mpi"]["thread_level"] in info.THREAD_LEVELS
-        assert os.path.exists(found["mpi"]["path"])
-        assert found["ranks"][0]["compiled_engine"] is None, found["ranks"][0]["compiled_engine"]
-        assert found["numba"]["cache_directory"]
-        assert any(name.startswith("compiled.advance(") for kind in found["kernels"].values() for name in kind)
+        report = json.loads(result.stdout)
+        assert [rank["rank"] for rank in report["ranks"]] == list(range(MPI.COMM_WORLD.size))
+        assert report["ranks"][0]["host"] == MPI.Get_processor_name()
+        assert report["ranks"][0]["cpus"] == info.affinity()
+        assert report["mpi"]["thread_level"] in info.THREAD_LEVELS
+        assert os.path.exists(report["mpi"]["path"])
+        assert report["ranks"][0]["compiled_engine"] is None, report["ranks"][0]["compiled_engine"]
+        assert report["numba"]["cache_directory"]
+        assert any(name.startswith("compiled.advance(") for kind in report["kernels"].values() for name in kind)
 
 
 def test_info_says_it_to_people(comm):

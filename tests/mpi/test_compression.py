@@ -76,8 +76,8 @@ def test_blocks_are_within_the_bound(comm, ours, engine, codec):
     with forced(ours, codec, engine, 4096):
         x, blocks = vector(comm.rank, n), np.zeros(p * n, np.float32)
         ours.Allgather(x, blocks)
-        given = vector(0, n) if comm.rank == p - 1 else np.zeros(n, np.float32)
-        ours.Bcast(given, root=p - 1)
+        buffer = vector(0, n) if comm.rank == p - 1 else np.zeros(n, np.float32)
+        ours.Bcast(buffer, root=p - 1)
         mine, parts = np.concatenate([vector(10 * comm.rank + r, n) for r in range(p)]), np.zeros(p * n, np.float32)
         ours.Alltoall(mine, parts)
         scattered = np.zeros(n, np.float32)
@@ -86,7 +86,7 @@ def test_blocks_are_within_the_bound(comm, ours, engine, codec):
         assert (np.abs(blocks[rank * n : (rank + 1) * n] - vector(rank, n)) <= of.error_bound(vector(rank, n))).all()
         there = vector(10 * rank + comm.rank, n)
         assert (np.abs(parts[rank * n : (rank + 1) * n] - there) <= of.error_bound(there)).all()
-    assert (np.abs(given - vector(0, n)) <= of.error_bound(vector(0, n))).all()
+    assert (np.abs(buffer - vector(0, n)) <= of.error_bound(vector(0, n))).all()
     exact = np.sum([vector(10 * rank + comm.rank, n) for rank in range(p)], axis=0, dtype=np.float64)
     bound = sum(of.error_bound(vector(10 * rank + comm.rank, n)) for rank in range(p))
     assert (np.abs(scattered - exact) <= bound + 1e-5).all()
@@ -115,9 +115,9 @@ def test_blocks_of_many_sizes(comm, ours, engine, chunk):
     for r in range(p):
         right = vector(r, receives[r])
         assert (np.abs(parts[at[r] : at[r + 1]] - right) <= of.error_bound(right)).all()
-    each = [vector(r, sizes[rank]) for r in range(p)]
-    bound = sum(map(of.error_bound, each))
-    assert (np.abs(mine - np.sum(each, axis=0, dtype=np.float64)) <= bound + 1e-5).all()
+    contributions = [vector(r, sizes[rank]) for r in range(p)]
+    bound = sum(map(of.error_bound, contributions))
+    assert (np.abs(mine - np.sum(contributions, axis=0, dtype=np.float64)) <= bound + 1e-5).all()
 
 
 def test_persistent(comm, ours, engine):
@@ -181,20 +181,20 @@ def test_nodes_send_codes_to_each_other_only(comm, ours):
 def test_the_unsent_part_is_kept(comm, ours, codec, chunk):
     n, buffer = 10_007, np.zeros(10_007, np.float32)
     reduce = Allreduce(ours, codec, chunk_bytes=chunk)
-    given, got = np.zeros(n), np.zeros(n)
+    total, got = np.zeros(n), np.zeros(n)
     with ours.trace() as trace:
         for step in range(12):
             buffer[:] = vector(100 * step + comm.rank, n)
             exact = np.zeros(n)
             comm.Allreduce(buffer.astype(np.float64), exact)
-            given += exact
+            total += exact
             reduce(buffer)
             got += buffer
     assert {record.algorithm for record in trace} == {f"quantized(codec={parse(codec)}, feedback=yes)"}
     late = np.zeros(n)
     comm.Allreduce(reduce.residual(buffer).astype(np.float64), late)
-    assert np.allclose(got + late, given, atol=1e-3)
-    assert comm.size == 1 or np.abs(got - given).max() > 2e-3, "without the residual something is missing"
+    assert np.allclose(got + late, total, atol=1e-3)
+    assert comm.size == 1 or np.abs(got - total).max() > 2e-3, "without the residual something is missing"
 
 
 @each_codec
@@ -202,13 +202,13 @@ def test_the_unsent_part_is_kept(comm, ours, codec, chunk):
 def test_reduce_scatter_leaves_the_unsent_part(comm, ours, engine, codec, chunk):
     n = 2003                                            # elements of a block
     left, got = np.zeros(n * comm.size, np.float32), np.zeros(n)
-    given, part = np.zeros(n), np.zeros(n, np.float32)
+    total, part = np.zeros(n), np.zeros(n, np.float32)
     spec = f"quantized(codec={parse(codec)}, feedback=yes)"
     with ours.using(engine=engine, chunk_bytes=chunk, reduce_scatter=spec), ours.trace() as trace:
         for step in range(12):
             gradient, exact = vector(100 * step + comm.rank, left.size), np.zeros(n)
             comm.Reduce_scatter_block(gradient.astype(np.float64), exact)
-            given += exact
+            total += exact
             left += gradient
             ours.Reduce_scatter_block(left, part)
             got += part
@@ -217,17 +217,17 @@ def test_reduce_scatter_leaves_the_unsent_part(comm, ours, engine, codec, chunk)
     assert {(record.algorithm, record.engine) for record in trace} == {(spec, engine)}
     late = np.zeros(n)
     comm.Reduce_scatter_block(left.astype(np.float64), late)
-    assert np.allclose(got + late, given, atol=1e-3)
-    assert comm.size == 1 or np.abs(got - given).max() > 2e-3, "without what was left something is missing"
+    assert np.allclose(got + late, total, atol=1e-3)
+    assert comm.size == 1 or np.abs(got - total).max() > 2e-3, "without what was left something is missing"
 
 
 def test_a_residual_belongs_to_a_buffer(comm, ours):
-    reduce, one, other = Allreduce(ours, "int4"), vector(comm.rank, 600), vector(comm.rank, 900)
-    reduce(one)
+    reduce, first, other = Allreduce(ours, "int4"), vector(comm.rank, 600), vector(comm.rank, 900)
+    reduce(first)
     reduce(other)
     assert len(reduce.residuals) == 2
     with pytest.raises(CodecError, match="it belongs to one buffer"):
-        reduce(one[:300])
+        reduce(first[:300])
     with pytest.raises(CodecError, match="takes contiguous float32"):
         reduce(np.ones(4))
     with pytest.raises(CodecError, match="has no feedback"):
@@ -265,13 +265,13 @@ def test_any_split_of_the_rows_gives_the_same_bits(comm, ours, split):
 
 
 def test_powersgd_averages_a_matrix_of_low_rank(comm, ours):
-    one = np.outer(np.arange(40) - 20, np.linspace(0, 1, 40)).astype(np.float32).ravel()
-    buffer = one * (1 + comm.rank)
+    matrix = np.outer(np.arange(40) - 20, np.linspace(0, 1, 40)).astype(np.float32).ravel()
+    buffer = matrix * (1 + comm.rank)
     PowerSGD(ours, rank=1)(buffer, average=True)
-    assert np.allclose(buffer, one * (1 + comm.size) / 2, atol=1e-3)
-    buffer = one * (1 + comm.rank)
+    assert np.allclose(buffer, matrix * (1 + comm.size) / 2, atol=1e-3)
+    buffer = matrix * (1 + comm.rank)
     PowerSGD(ours, rank=1)(buffer)
-    assert np.allclose(buffer, one * (1 + comm.size) * comm.size / 2, atol=1e-2)
+    assert np.allclose(buffer, matrix * (1 + comm.size) * comm.size / 2, atol=1e-2)
 
 
 def test_nonfinite_values_raise_on_every_rank(comm, ours, engine):
@@ -308,8 +308,8 @@ def test_bad_input(comm, ours):
         ours.Allreduce(np.ones(4), np.ones(4))
     with ours.using(allreduce="quantized"), pytest.raises(CodecError, match="INT"):
         ours.Allreduce(np.ones(4, np.int32), np.ones(4, np.int32))
-    for spec, said in (("codec=int9", "there is no codec"), ("group=0", "at least 1"), ("group=3", "power of two")):
-        with pytest.raises(ParameterError, match=said), ours.using(allreduce=f"quantized({spec})"):
+    for spec, message in (("codec=int9", "there is no codec"), ("group=0", "at least 1"), ("group=3", "power of two")):
+        with pytest.raises(ParameterError, match=message), ours.using(allreduce=f"quantized({spec})"):
             pass
 
 

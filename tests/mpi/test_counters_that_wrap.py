@@ -18,9 +18,9 @@ several = pytest.mark.mpi(min_size=2)
 
 @pytest.fixture
 def ours(comm, engine):
-    made = mpicoll.Comm(comm)
-    with made.using(engine=engine):
-        yield made
+    wrapped = mpicoll.Comm(comm)
+    with wrapped.using(engine=engine):
+        yield wrapped
 
 
 class Standing:
@@ -92,7 +92,7 @@ def test_more_requests_than_tags(comm, monkeypatch):
     monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.SelfTags())
     ours = mpicoll.Comm(comm)
     standing = [Standing(ours.Dup()) for _ in range(11)]
-    assert all(each.end(comm) for each in reversed(standing))
+    assert all(call.end(comm) for call in reversed(standing))
     assert Standing(ours).end(comm)
 
 
@@ -105,7 +105,7 @@ def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
     first, second = Standing(ours), Standing(ours.Dup())
     first.request = None
     others = [Standing(ours.Dup()) for _ in range(3)]
-    assert all(each.end(comm) for each in others)
+    assert all(call.end(comm) for call in others)
     assert second.end(comm)
     if comm.rank == LATE:
         first.request = first._begin()
@@ -125,7 +125,7 @@ def test_an_interrupted_wait_keeps_its_tag(comm, monkeypatch):
             with pytest.raises(KeyboardInterrupt):
                 standing.request.Wait()
     others = [Standing(ours.Dup()) for _ in range(5)]
-    assert all(each.end(comm) for each in others)
+    assert all(call.end(comm) for call in others)
     assert standing.end(comm)
 
 
@@ -146,7 +146,7 @@ def test_more_calls_than_numbers_while_one_stands(ours, comm):
         comm.send(None, LATE)
     mpicoll.Request.Waitall(requests)
     right = [1000.0 * i + np.arange(p)[:, None] for i in range(calls)]
-    assert rank or all((receive == each).all() for receive, each in zip(receives, right))
+    assert rank or all((receive == expected).all() for receive, expected in zip(receives, right))
 
 
 @several
@@ -170,8 +170,8 @@ def test_a_persistent_one_stands_while_others_are_made_past_the_end(ours, comm):
         first.Start()
     first.Wait()
     assert (y == comm.size * (comm.size + 1) / 2).all()
-    for each in (*kept, first):
-        each.Free()
+    for request in (*kept, first):
+        request.Free()
 
 
 @several

@@ -65,10 +65,10 @@ def test_alltoallw_of_other_types(ours, comm, types):
             assert all((receive[2 * r : 2 * r + 2].view(code)[:2] == r + 1).all() for r in range(p))
 
 
-@pytest.mark.parametrize("given", ["list", "tuple", "int64", "int32"])
-def test_reduce_scatter(ours, comm, given):
+@pytest.mark.parametrize("counts_type", ["list", "tuple", "int64", "int32"])
+def test_reduce_scatter(ours, comm, counts_type):
     p, rank, counts = comm.size, comm.rank, uneven(comm.size)
-    make = {"list": list, "tuple": tuple, "int64": np.array, "int32": lambda c: np.array(c, np.int32)}[given]
+    make = {"list": list, "tuple": tuple, "int64": np.array, "int32": lambda c: np.array(c, np.int32)}[counts_type]
 
     def carry_out(on, turn=0):
         result = np.zeros(counts[rank])
@@ -174,18 +174,18 @@ def test_wrong_counts_raise_after_right_ones(ours, comm, counts):
     p = comm.size
     right = lambda: ours.Allgatherv(np.ones(1), [np.zeros(p), [1] * p])
     fill_fast_path(right, AGAIN)
-    given = {"objects": [object()] * p}.get(counts, counts) if isinstance(counts, str) else counts
-    if not isinstance(given, (list, str)) and given is not None:
-        given = [given] * p
+    passed = {"objects": [object()] * p}.get(counts, counts) if isinstance(counts, str) else counts
+    if not isinstance(passed, (list, str)) and passed is not None:
+        passed = [passed] * p
     outcomes = set()
     for _ in range(AGAIN + 1):
         with ours.trace() as records:
             try:
-                ours.Allgatherv(np.ones(1), [np.zeros(p), given, None, MPI.DOUBLE])
+                ours.Allgatherv(np.ones(1), [np.zeros(p), passed, None, MPI.DOUBLE])
                 outcomes.add("")
             except (MpicollError, MPI.Exception, OverflowError) as error:
                 outcomes.add(str(error))
-        assert not records or records[0].fast_path in (given is None, given == [1] and p == 1)
+        assert not records or records[0].fast_path in (passed is None, passed == [1] and p == 1)
         assert sys.exc_info() == (None, None, None)
     assert len(outcomes) == 1
     assert takes_fast_path(ours, right)

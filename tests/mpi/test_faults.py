@@ -132,7 +132,7 @@ def scenario(comm, late: bool):
             errors.append(error)
         else:
             assert (y == comm.size * (comm.size + 1) / 2).all()
-    alive = [each.thread is None or each.thread.is_alive() for each in (THREAD, STATUS_THREAD)]  # None: not begun
+    alive = [worker.thread is None or worker.thread.is_alive() for worker in (THREAD, STATUS_THREAD)]  # None: not begun
     assert all(alive), alive
     comm.Barrier()  # until then this rank answers those that wait for it
     ours.Free()
@@ -160,7 +160,7 @@ def test_an_error_at_any_call_of_a_thread(comm, quick, caplog):
         errors = scenario(comm.Dup(), late=number % comm.size == comm.rank)
         raised += tracer.raised
         every = comm.allgather([type(error).__name__ for error in errors])
-        assert not any(every) or any("Injected" in each for each in every), (tracer.at, every)
+        assert not any(every) or any("Injected" in error for error in every), (tracer.at, every)
     assert raised > len(sites) / 2
 
 
@@ -280,12 +280,12 @@ def test_an_error_of_a_callback_in_the_thread(comm, quick, error):
 
 def test_finalizers_run_although_one_of_them_fails(caplog):
     faults._logged.clear()
-    given = []
+    returned = []
 
-    for give_back in (refuse, lambda: given.append(1), refuse, lambda: given.append(2)):
+    for give_back in (refuse, lambda: returned.append(1), refuse, lambda: returned.append(2)):
         release.defer_free(give_back)
     release.run_deferred_frees()
-    assert given[-2:] == [1, 2]
+    assert returned[-2:] == [1, 2]
     assert caplog.text.count("freeing an MPI object failed") == 1
 
 
@@ -294,15 +294,15 @@ def test_a_finalizer_of_a_persistent_request_that_fails(comm, quick, monkeypatch
     ours = mpicoll.Comm(comm)
     with ours.using(allreduce="ring"):
         request = ours.Allreduce_init(np.ones(3000), np.zeros(3000))
-    persistent, given = request._persistent, []
+    persistent, returned = request._persistent, []
     monkeypatch.setattr(type(persistent.slot), "free", refuse)
-    monkeypatch.setattr(ours._state.scratch, "give_back", given.append)
+    monkeypatch.setattr(ours._state.scratch, "give_back", returned.append)
     request.Free()
-    assert len(given) == 1
+    assert len(returned) == 1
 
 
 def test_a_thread_that_ended_begins_again(comm, quick):
-    """However it ended, the next collective starts it."""
+    """The next collective starts a thread that has ended for any reason."""
     restarted()
     THREAD.thread = threading.Thread(target=int)
     THREAD.thread.start()

@@ -12,13 +12,13 @@ import mpicoll
 from mpicoll.errors import ArgumentError, MismatchError, PreconditionError
 from mpicoll.schedules.registry import exact_algorithms, find
 
-DTYPES = [np.dtype(each) for each in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)]
+DTYPES = [np.dtype(scalar) for scalar in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)]
 CASES = [(collective, name) for collective in REDUCING for name in exact_algorithms(collective)]
 UFUNCS = {"SUM": np.add, "PROD": np.multiply, "AVG": np.add}
 BITS = {"float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e5m2": 2}         # of the mantissa
 
 
-def given(p: int, n: int, dtype: np.dtype, op: str = "SUM") -> np.ndarray:
+def contributions(p: int, n: int, dtype: np.dtype, op: str = "SUM") -> np.ndarray:
     """Return the contributions of the ranks, a row each."""
     draw = np.random.default_rng([p, n]).standard_normal((p, n))
     return (1 + draw / 8 if op == "PROD" else draw).astype(dtype)
@@ -69,7 +69,7 @@ def test_every_algorithm(comm, ours, engine, collective, algorithm):
         return
     p, dtype = comm.size, np.dtype(bfloat16)
     for n in sorted({0, 1, p - 1, p, p + 1, 3001}):
-        rows = given(p, n, dtype)
+        rows = contributions(p, n, dtype)
         for chunk, in_place in ((64, False), (1 << 16, True)):
             chosen = {collective: algorithm}
             with ours.using(engine=engine, chunk_bytes=chunk, accumulate="float32", **chosen), ours.trace() as trace:
@@ -83,11 +83,11 @@ def test_every_type_and_operator(comm, ours, engine, dtype, op):
     with ours.using(engine=engine, accumulate="float32"):
         for collective in REDUCING if op != "AVG" else AVERAGED:
             for n in (2 * comm.size + 1, 200_000):              # with few rounds, and with the least bytes
-                reduce_all(comm, ours, collective, given(comm.size, n, dtype, op), op)
+                reduce_all(comm, ours, collective, contributions(comm.size, n, dtype, op), op)
 
 
 def test_forms(comm, ours, engine):
-    rows, n = given(comm.size, 1000, np.dtype(bfloat16)), 1000
+    rows, n = contributions(comm.size, 1000, np.dtype(bfloat16)), 1000
     x, y = rows[comm.rank].copy(), np.zeros(n, bfloat16)
     with ours.using(engine=engine, accumulate="float32"):
         ours.Iallreduce(x, y).Wait()
@@ -107,7 +107,7 @@ def test_forms(comm, ours, engine):
 
 
 def test_the_fast_path_serves(comm, ours):
-    rows = given(comm.size, 50, np.dtype(bfloat16))
+    rows = contributions(comm.size, 50, np.dtype(bfloat16))
     x, y, z = rows[comm.rank].copy(), np.zeros(50, bfloat16), np.zeros(50, bfloat16)
     for _ in range(2):                                          # what was served under one setting is not under another
         with ours.using(engine="compiled", allreduce="ring", accumulate="float32"), ours.trace() as trace:
@@ -128,23 +128,23 @@ def test_the_fast_path_serves(comm, ours):
 def test_other_types_and_operators_are_as_they_were(comm, ours):
     n = 1 << 14
     for dtype, op in ((np.float32, MPI.SUM), (np.float64, MPI.SUM), (np.int32, MPI.SUM), (bfloat16, MPI.MAX)):
-        x, found = (np.arange(n) % 60 + comm.rank).astype(dtype), []
+        x, outcomes = (np.arange(n) % 60 + comm.rank).astype(dtype), []
         for how in ("none", "float32"):
             y = np.zeros(n, dtype)
             with ours.using(accumulate=how), ours.trace() as trace:
                 ours.Allreduce(x, y, op=op)
-            found.append((y.tobytes(), trace[0].bytes, trace[0].algorithm))
-        assert found[0] == found[1]
+            outcomes.append((y.tobytes(), trace[0].bytes, trace[0].algorithm))
+        assert outcomes[0] == outcomes[1]
 
 
 def test_explain(comm, ours):
     with ours.using(accumulate="float32", allreduce="ring"):
-        said = str(ours.explain("allreduce", 1 << 20, datatype="bfloat16"))
-        assert "partial sums travel in float32 and are rounded once, at the end: this rank receives" in said
+        explanation = str(ours.explain("allreduce", 1 << 20, datatype="bfloat16"))
+        assert "partial sums travel in float32 and are rounded once, at the end: this rank receives" in explanation
         x = np.ones(1 << 19, bfloat16)
         with ours.trace() as trace:
             ours.Allreduce(x, x.copy())
-        assert f"receives {trace[0].received:,} bytes instead of" in said
+        assert f"receives {trace[0].received:,} bytes instead of" in explanation
         assert "float32" not in str(ours.explain("allreduce", 1 << 20, datatype="d"))
         assert "float32" not in str(ours.explain("allreduce", 1 << 20, MPI.MAX, datatype="bfloat16"))
     assert "float32" not in str(ours.explain("allreduce", 1 << 20, datatype="bfloat16"))

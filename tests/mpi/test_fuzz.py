@@ -93,14 +93,14 @@ def test_threads_play_at_once(comm, monkeypatch):
     monkeypatch.setattr(Player, "play", play_together)
     wrong = play(Program((tuple(range(comm.size)),), CALLS, threads=3), comm)
     assert wrong == [f"rank {rank}: thread 2: call 1, Bcast: as seeded" for rank in range(comm.size)]
-    threads, comms, data = (len(set(each)) for each in zip(*seen))
+    threads, comms, data = (len(set(values)) for values in zip(*seen))
     assert threads == comms == 3 and data > 1       # numbers are small: those of two may be alike
 
 
 @needs_threads
 def test_threads_that_stand_still_are_named(comm, monkeypatch):
     """With what each is at, and its stack."""
-    go, said = threading.Event(), []
+    go, messages = threading.Event(), []
 
     def stand_still(player, carry_out=Player.play):
         if player.thread == 1:
@@ -108,14 +108,15 @@ def test_threads_that_stand_still_are_named(comm, monkeypatch):
         carry_out(player)
 
     def tell(rank, text):
-        said.append(text)
+        messages.append(text)
         go.set()
 
     monkeypatch.setattr(Player, "play", stand_still)
     monkeypatch.setattr(drive, "_abort", tell)
     assert play(Program(((0,),), CALLS, threads=2), comm, 1.0) == []
-    assert "thread 0: over" in said[0] and "thread 1: making communicators" in said[0]
-    assert "-- MainThread --" in said[0] and "in stand_still" in said[0].partition("-- thread 1 of the program --")[2]
+    assert "thread 0: over" in messages[0] and "thread 1: making communicators" in messages[0]
+    assert "-- MainThread --" in messages[0]
+    assert "in stand_still" in messages[0].partition("-- thread 1 of the program --")[2]
 
 
 @needs_threads
@@ -124,8 +125,8 @@ def test_a_thread_that_breaks_off_ends_the_run(comm, monkeypatch):
         carry_out(player)
         assert player.thread == 0, "as seeded"
 
-    said = []
+    messages = []
     monkeypatch.setattr(Player, "play", break_off)
-    monkeypatch.setattr(drive, "_abort", lambda rank, text: said.append(text))
+    monkeypatch.setattr(drive, "_abort", lambda rank, text: messages.append(text))
     play(Program(((0,),), CALLS, threads=2), comm)
-    assert len(said) == 1 and "AssertionError: as seeded" in said[0]
+    assert len(messages) == 1 and "AssertionError: as seeded" in messages[0]

@@ -72,18 +72,18 @@ def test_every_call_has_its_own_line(ours, comm, form):
     x, y = np.ones(10), np.empty(10)
     request = ours.Allreduce_init(x, y)
     if form == "blocking":
-        one = lambda: ours.Allreduce(x, y)
+        first = lambda: ours.Allreduce(x, y)
         other = lambda: ours.Allreduce(y, x)
         third = lambda: ours.Allreduce(x, y)
     elif form == "persistent":
-        one = lambda: (request.Start(), request.Wait())
+        first = lambda: (request.Start(), request.Wait())
         other = lambda: (request.Start(), request.Wait())
         third = lambda: (request.Start(), request.Wait())
     else:
-        one = lambda: ours.Iallreduce(x, y).Wait()
+        first = lambda: ours.Iallreduce(x, y).Wait()
         other = lambda: ours.Iallreduce(y, x).Wait()
         third = lambda: ours.Iallreduce(x, y).Wait()
-    calls = [one, other] * 6 + [third, one]
+    calls = [first, other] * 6 + [third, first]
     for call in calls:
         comm.Barrier()
         if form == "late" and ours.rank == 0:
@@ -101,10 +101,10 @@ def test_lines_where_the_interpreter_is_not_known(ours):
     closed = ours.explain("allreduce").slow
     if not closed:
         ours._state.fast_path.context[field.THREAD_STATE] = 0
-    one, other = lambda: ours.Allreduce(x, y), lambda: ours.Allreduce(x, y)
-    for call in [one] * 5 + [other]:
+    first, other = lambda: ours.Allreduce(x, y), lambda: ours.Allreduce(x, y)
+    for call in [first] * 5 + [other]:
         call()
-    lines = [f"test_history.py, {first_line(call)}" for call in [one] * 5 + [one, other][bool(closed) :][:1]]
+    lines = [f"test_history.py, {first_line(call)}" for call in [first] * 5 + [first, other][bool(closed) :][:1]]
     assert [row.location for row in last(ours, 6)] == lines
 
 

@@ -34,10 +34,10 @@ def numbers(rank, turn):
 
 def matrix(width=3, values=None):
     """Return a matrix of -1, with values in its first column."""
-    made = np.full((N, width), -1.0)
+    array = np.full((N, width), -1.0)
     if values is not None:
-        made[:, 0] = values
-    return made
+        array[:, 0] = values
+    return array
 
 
 def complete_call(comm, form, name, *arguments):

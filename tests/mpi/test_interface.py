@@ -43,9 +43,9 @@ def some(comm, whose, form):
     if whose == "MPI":
         yield in_form(MPI.Intracomm, form)(comm)
         return
-    made = in_form(mpicoll.Comm, form)(comm)
-    with made.using(engine=whose), made.trace() as records:
-        yield made
+    wrapped = in_form(mpicoll.Comm, form)(comm)
+    with wrapped.using(engine=whose), wrapped.trace() as records:
+        yield wrapped
     assert all((r.engine, r.form) == (whose if r.algorithm != "native" else r.engine, form) for r in records)
     assert records
 

@@ -30,9 +30,9 @@ def new(n, value=1.0, dtype=float):
 
 @pytest.fixture
 def ours(comm, engine):
-    made = mpicoll.Comm(comm)
-    with made.using(engine=engine):
-        yield made
+    wrapped = mpicoll.Comm(comm)
+    with wrapped.using(engine=engine):
+        yield wrapped
 
 
 # name: (collective and buffers of a call, as a function of the communicator)

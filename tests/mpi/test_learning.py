@@ -24,9 +24,9 @@ COLLECTIVES = ("allreduce", "bcast", "allgather", "alltoall", "reduce_scatter", 
 
 @pytest.fixture
 def ours(comm):
-    made = mpicoll.Comm(comm.Dup())
-    yield made
-    made.Free()
+    wrapped = mpicoll.Comm(comm.Dup())
+    yield wrapped
+    wrapped.Free()
 
 
 def lesson_of(ours, collective, overlapping=False):
@@ -211,11 +211,11 @@ def test_starts_of_a_persistent_request_take_turns(comm, ours, last_wins, learn)
         by_name = [[r for r in records if r.collective == name] for name in ("allreduce", "allgather")]
         ran = [[(r.algorithm, r.chunk_bytes) for r in of] for of in by_name]
         checks.equal(comm.allgather(ran), [ran] * p)
-        for one, of in zip(ran, by_name):
+        for algorithms, of in zip(ran, by_name):
             checks.equal({r.form for r in of}, {"persistent"})
-            turns = one[: one.index(one[0], 1)] if one[0] in one[1:] else one
+            turns = algorithms[: algorithms.index(algorithms[0], 1)] if algorithms[0] in algorithms[1:] else algorithms
             over = (UNTIMED + TIMED) * len(turns)
-            checks.equal(one, turns * (UNTIMED + TIMED) + [turns[-1]] * (starts - over))
+            checks.equal(algorithms, turns * (UNTIMED + TIMED) + [turns[-1]] * (starts - over))
             checks.that(len(turns) > 1 or learn == "bits", turns)
             checks.that(of[-1].fast_path and (len(turns) == 1 or not any(r.fast_path for r in of[:over])))
     for request in requests:
@@ -261,7 +261,7 @@ def test_calls_without_a_choice_do_not_take_the_turns_of_blocking_ones(comm, our
     if comm.size == 1:
         return
     of_all = learning.candidates
-    monkeypatch.setattr(learning, "candidates", lambda *given: of_all(*given)[: 1 if given[-1] else None])
+    monkeypatch.setattr(learning, "candidates", lambda *arguments: of_all(*arguments)[: 1 if arguments[-1] else None])
     x, total = np.arange(50.0), np.zeros(50)
     with ours.using(learn="any"), ours.trace() as records:
         for _ in range(5):
@@ -398,8 +398,8 @@ def test_a_table_that_cannot_be_written_costs_nothing_else(comm, monkeypatch, ca
     for _ in range(TURNS + 1):
         ours.Allreduce(x, total)
     assert (total == comm.size * x).all()
-    said = [record.message for record in caplog.records if "are not kept" in record.message]
-    assert len(said) == (comm.rank == 0 and comm.size > 1)
+    messages = [record.message for record in caplog.records if "are not kept" in record.message]
+    assert len(messages) == (comm.rank == 0 and comm.size > 1)
     ours.Free()
 
 

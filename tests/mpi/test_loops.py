@@ -46,14 +46,14 @@ def up(p, rank):
 @pytest.fixture
 def loops(monkeypatch):
     """The most turns that a loop of a plan takes, plan by plan."""
-    found = []
+    turns = []
 
     def note(plan):
-        found.append(int((made := rolled.rolled(plan)).steps[:, rolled.TURNS].max(initial=0)))
-        return made
+        turns.append(int((rolled_plan := rolled.rolled(plan)).steps[:, rolled.TURNS].max(initial=0)))
+        return rolled_plan
 
     monkeypatch.setattr(prepare, "rolled", note)
-    return found
+    return turns
 
 
 @pytest.mark.mpi(min_size=2)
@@ -114,12 +114,12 @@ def test_rank_by_rank(comm, registry, monkeypatch, loops, engine):
 @parametrize("engine", collectives.ENGINES)
 def test_every_algorithm(comm, monkeypatch, loops, engine):
     monkeypatch.setattr(rolled, "MIN_STEPS", 0)
-    ours, found = mpicoll.Comm(comm), {}
+    ours, longest = mpicoll.Comm(comm), {}
     with Checks() as checks:
         for collective, spec in collectives.specs():
             loops.clear()
             for n, how in ((comm.size * 4, {}), (comm.size * 40, {"chunk_bytes": 64})):
                 case = Case(collective, n)
                 cases.check(checks, ours, case, spec, engine, **how)
-            found[collective, spec] = comm.allreduce(max(loops), MPI.MAX)
-    assert found["alltoall", "pairwise"] > 2 and found["bcast", "binomial"] == 1, found
+            longest[collective, spec] = comm.allreduce(max(loops), MPI.MAX)
+    assert longest["alltoall", "pairwise"] > 2 and longest["bcast", "binomial"] == 1, longest

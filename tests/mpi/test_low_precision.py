@@ -12,7 +12,7 @@ import mpicoll
 from mpicoll.errors import ArgumentError, DatatypeError, OperatorError
 from mpicoll.schedules.registry import exact_algorithms, find
 
-DTYPES = [np.dtype(each) for each in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)]
+DTYPES = [np.dtype(scalar) for scalar in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)]
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 UFUNCS = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
 REDUCING = [("allreduce", name) for name in exact_algorithms("allreduce")]
@@ -95,9 +95,9 @@ def test_forms(comm, ours, engine, dtype):
         assert same(swapped, np.tile(share(comm.rank, n, dtype), p))
         ours.Allgatherv(x, [swapped, ([n] * p, [n * rank for rank in range(p)])])
         assert same(swapped, blocks)
-        given = x.copy()
-        ours.Bcast(given, root=p - 1)
-        assert same(given, share(p - 1, n, dtype))
+        buffer = x.copy()
+        ours.Bcast(buffer, root=p - 1)
+        assert same(buffer, share(p - 1, n, dtype))
         y[:] = 0
         ours.Allreduce([x, n // 2], [y, n // 2])
         assert same(y[: n // 2], expected[: n // 2]) and not y[n // 2 :].astype(float).any()
@@ -150,7 +150,7 @@ def test_rounding_at_random(comm, ours, engine, dtype):
     x = np.ones(n, dtype) if comm.rank else np.full(n, 16 if dtype.itemsize == 1 else 256, dtype)
     wanted = float(x[0]) + p - 1 if not comm.rank else None
     wanted = comm.bcast(wanted)
-    found = []
+    results = []
     for seed in (3, 3, 4):
         y, fresh = np.zeros(n, dtype), mpicoll.Comm(comm.Dup())       # calls are counted from the first: each is new
         with fresh.using(engine=engine, stochastic=seed, allreduce="parameter_server"), fresh.trace() as trace:
@@ -159,8 +159,8 @@ def test_rounding_at_random(comm, ours, engine, dtype):
         assert not trace[0].fast_path and trace[0].algorithm == "parameter_server"
         assert all(same(y, other) for other in comm.allgather(y))
         assert abs(y.astype(float).mean() - wanted) < 0.3, "up and down balance"
-        found.append(y)
-    assert same(found[0], found[1]) and (p == 1 or p % 2 or not same(found[0], found[2]))
+        results.append(y)
+    assert same(results[0], results[1]) and (p == 1 or p % 2 or not same(results[0], results[2]))
 
 
 def test_bad_input(comm, ours):

@@ -95,8 +95,8 @@ def make_and_free_until(reached, ours):
 
 
 def test_the_benchmark(comm):
-    found = communicators.measure(3)
-    assert found.ranks == comm.size and min(found.comm_us, found.dup_us, found.first_us, found.last_us) > 0
+    timings = communicators.measure(3)
+    assert timings.ranks == comm.size and min(timings.comm_us, timings.dup_us, timings.first_us, timings.last_us) > 0
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
@@ -126,7 +126,7 @@ def test_too_many_communicators(comm):
             with pytest.raises(CommError, match=r"cannot make the private .*2,048.*Free.*MPI: .*free on this process"):
                 ours.Dup()
     finally:
-        for each in plain:
-            each.Free()
+        for duplicate in plain:
+            duplicate.Free()
     works(ours.Dup())
     ours.Free()

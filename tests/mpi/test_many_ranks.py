@@ -63,9 +63,9 @@ def test_in_flight_at_once(comm):
     """Nonblocking collectives of all sorts, completed in another order than they were begun."""
     ours, p, rank = mpicoll.Comm(comm), comm.size, comm.rank
     sums, rows, word = np.zeros(p), np.zeros((p, 3)), np.full(5, float(rank))
-    mine, given, got = np.full(3, rank + 0.5), np.arange(p) + 100.0 * rank, np.zeros(p)
+    mine, sent, got = np.full(3, rank + 0.5), np.arange(p) + 100.0 * rank, np.zeros(p)
     requests = [ours.Iallreduce(np.full(p, rank + 1.0), sums), ours.Iallgather(mine, rows), ours.Ibcast(word, p - 1),
-                ours.Ialltoall(given, got), ours.Ibarrier()]  # fmt: skip
+                ours.Ialltoall(sent, got), ours.Ibarrier()]  # fmt: skip
     for request in reversed(requests):
         request.Wait()
     assert (sums == p * (p + 1) / 2).all() and (rows == np.arange(p)[:, None] + 0.5).all()

@@ -28,22 +28,22 @@ def test_the_data_is_where_the_datatype_says():
     """In one buffer, in blocks of one type, and in blocks of several; calls are in test_interface.py."""
     memory = np.arange(1.0 * ROWS * COLUMNS).reshape(ROWS, COLUMNS)
     with types.committed(ELEMENT) as datatype:
-        said = column(memory, 1, ROWS)
-        for parsed in (parse.parse_buffer([said, ROWS, datatype]),
-                       vector.parse_vector([said, [1, 3], [0, 1], datatype], False, 2),
-                       vector.parse_typed_vector([said, [1, 3], [0, 8 * COLUMNS], [datatype] * 2], False, 2)):
+        declared = column(memory, 1, ROWS)
+        for parsed in (parse.parse_buffer([declared, ROWS, datatype]),
+                       vector.parse_vector([declared, [1, 3], [0, 1], datatype], False, 2),
+                       vector.parse_typed_vector([declared, [1, 3], [0, 8 * COLUMNS], [datatype] * 2], False, 2)):
             assert parsed.pack().view("d").tolist() == memory[:, 1].tolist()
 
 
 def test_more_data_than_was_said_is_refused():
     memory = np.zeros((ROWS, COLUMNS))
     with types.committed(ELEMENT) as datatype:
-        said = column(memory, 1, 2)
-        parse.parse_buffer([said, 2, datatype])
-        vector.parse_vector([said, [2], [1], datatype], False, 1)
-        for refused in (lambda: parse.parse_buffer([said, 3, datatype]),
-                        lambda: parse.parse_buffer([said, 3, MPI.DOUBLE]),
-                        lambda: vector.parse_vector([said, [3], [0], datatype], False, 1)):
+        declared = column(memory, 1, 2)
+        parse.parse_buffer([declared, 2, datatype])
+        vector.parse_vector([declared, [2], [1], datatype], False, 1)
+        for refused in (lambda: parse.parse_buffer([declared, 3, datatype]),
+                        lambda: parse.parse_buffer([declared, 3, MPI.DOUBLE]),
+                        lambda: vector.parse_vector([declared, [3], [0], datatype], False, 1)):
             with pytest.raises(BufferTooSmallError):
                 refused()
 

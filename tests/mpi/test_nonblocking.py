@@ -30,17 +30,17 @@ parametrize = pytest.mark.parametrize
 def ours(comm, engine, request, monkeypatch):
     """A Comm on one engine, with the progress thread and without."""
     monkeypatch.setenv("MPICOLL_PROGRESS", str(int(request.param)))
-    made = mpicoll.Comm(comm)
-    with made.using(engine=engine):
-        yield made
+    wrapped = mpicoll.Comm(comm)
+    with wrapped.using(engine=engine):
+        yield wrapped
 
 
 @pytest.fixture
 def threaded(comm, engine):
     """A Comm on one engine, with the progress thread."""
-    made = mpicoll.Comm(comm)
-    with made.using(engine=engine):
-        yield made
+    wrapped = mpicoll.Comm(comm)
+    with wrapped.using(engine=engine):
+        yield wrapped
 
 
 class Operation:
@@ -168,9 +168,9 @@ def test_lower_case_wait_and_test(ours):
     assert operation.request.wait() is None
     assert operation.right()
     operation = Operation(ours)
-    while not (found := operation.request.test())[0]:
+    while not (outcome := operation.request.test())[0]:
         pass
-    assert found == (True, None)
+    assert outcome == (True, None)
     assert operation.right()
 
 

@@ -21,9 +21,9 @@ FEW = 2     # elements of a block
 
 
 def read_only(x):
-    made = x[:]
-    made.flags.writeable = False
-    return made
+    view = x[:]
+    view.flags.writeable = False
+    return view
 
 
 WAYS = {        # x is a part of x.base, which begins FEW elements before it

@@ -120,9 +120,9 @@ def test_the_fallback_is_logged_once(ours, comm, caplog):
     with caplog.at_level(logging.WARNING, "mpicoll"):
         for op in (MPI.SUM, MPI.SUM, MPI.MAX):
             operators.call("Allreduce", BLOCKING, ours, MPI.CHAR, op)
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("mpicoll")]
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("mpicoll")]
     wanted = [f"allreduce runs native: no kernel for {op} on CHAR" for op in ("SUM", "MAX")]
-    assert said == (wanted if comm.rank == 0 else [])
+    assert messages == (wanted if comm.rank == 0 else [])
 
 
 def test_explain_takes_typecodes_and_refuses_nothing(ours):
@@ -135,7 +135,7 @@ def test_explain_takes_typecodes_and_refuses_nothing(ours):
 
 @parametrize("fatal", ["COMM_WORLD", "COMM_SELF"])
 def test_to_ask_mpi_ends_nothing(comm, fatal):
-    """Whatever the program does about errors of MPI, a pair that MPI refuses raises; and its handler is kept."""
+    """A pair that MPI refuses raises under any error handler of the program, and the handler is kept."""
     ours, of = mpicoll.Comm(comm), getattr(MPI, fatal)
     before = of.Get_errhandler()
     of.Set_errhandler(MPI.ERRORS_ARE_FATAL)

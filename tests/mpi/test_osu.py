@@ -37,9 +37,9 @@ def rows(comm, *words: str) -> list[tuple[int, list[float], str | None]]:
     if comm.rank:
         assert not done.output
         return []
-    found = [ROW.fullmatch(line) for line in done.output.splitlines() if line and not line.startswith("#")]
-    assert all(found), done.output
-    return [(int(match[1]), [float(x) for x in match[2].split()], match[3]) for match in found]
+    matches = [ROW.fullmatch(line) for line in done.output.splitlines() if line and not line.startswith("#")]
+    assert all(matches), done.output
+    return [(int(match[1]), [float(x) for x in match[2].split()], match[3]) for match in matches]
 
 
 def headings(line: str) -> list[str]:
@@ -61,11 +61,11 @@ def test_one_rank_is_too_few(comm):
 
 
 def passes(comm, *words: str, sizes=(4, 8), columns: int = 1) -> None:
-    found = rows(comm, *words)
+    printed = rows(comm, *words)
     if comm.rank == 0:
-        assert [(size, len(numbers), valid) for size, numbers, valid in found] == [
+        assert [(size, len(numbers), valid) for size, numbers, valid in printed] == [
             (size, columns, "Pass") for size in sizes]
-        assert all(x >= 0 for _, numbers, _ in found for x in numbers)
+        assert all(x >= 0 for _, numbers, _ in printed for x in numbers)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -139,8 +139,8 @@ def test_full_with_percentiles(comm):
 @pytest.mark.parametrize("benchmark", PAIRS)
 def test_pairs(comm, benchmark):
     if comm.size != 2:
-        said = refused(comm, benchmark)
-        assert comm.rank or "This test requires exactly two processes" in said
+        output = refused(comm, benchmark)
+        assert comm.rank or "This test requires exactly two processes" in output
         return
     passes(comm, benchmark, *CHECKED)
     passes(comm, benchmark, *CHECKED, "-b", "multiple", "-T", "mpi_float")
@@ -154,9 +154,9 @@ def test_a_pair_of_which_one_sends_what_is_wrong(comm, benchmark, liar, monkeypa
     moved = pair.moved
 
     def altered(source, destination, n, dtype):
-        found = moved(source, destination, n, dtype)
-        found[-1] += source == comm.rank == liar
-        return found
+        result = moved(source, destination, n, dtype)
+        result[-1] += source == comm.rank == liar
+        return result
 
     monkeypatch.setattr(pair, "moved", altered)
     done = invoke(benchmark, *CHECKED)
@@ -206,7 +206,7 @@ class TestWhatIsWrong:
         assert {valid for _, _, valid in rows(comm, "allreduce", *QUICK)} <= {None}
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     ("allreduce -m 8:4", "the smallest message, 8 bytes, is above the largest, 4"),
     ("allreduce -m 8k", "-m is '8k'"), ("allreduce -T float", "-T is 'float'"),
     ("gather -k fixed:99", "root is 99"), ("allreduce --algorithms rign", "rign"),
@@ -214,9 +214,9 @@ class TestWhatIsWrong:
     ("allreduce --algorithms parameter_server(servers=99)", "servers is 99"),
 ])
 @several
-def test_bad_input(comm, words, said):
+def test_bad_input(comm, words, message):
     output = refused(comm, *words.split())
-    assert comm.rank or said in output
+    assert comm.rank or message in output
 
 
 @several
@@ -225,8 +225,8 @@ def test_an_algorithm_that_does_not_suit(comm):
     if comm.size % 2 == 0:
         passes(comm, *words)
     else:
-        said = refused(comm, *words)
-        assert comm.rank or "needs an even number of ranks" in said
+        output = refused(comm, *words)
+        assert comm.rank or "needs an even number of ranks" in output
 
 
 @several

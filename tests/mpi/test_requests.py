@@ -35,18 +35,18 @@ def form(request):
 
 @pytest.fixture
 def ours(comm, engine):
-    made = mpicoll.Comm(comm)
-    with made.using(engine=engine):
-        yield made
+    wrapped = mpicoll.Comm(comm)
+    with wrapped.using(engine=engine):
+        yield wrapped
 
 
 @pytest.fixture
 def alone(comm, engine, monkeypatch):
     """A Comm that no progress thread looks after."""
     monkeypatch.setenv("MPICOLL_PROGRESS", "0")
-    made = mpicoll.Comm(comm)
-    with made.using(engine=engine):
-        yield made
+    wrapped = mpicoll.Comm(comm)
+    with wrapped.using(engine=engine):
+        yield wrapped
 
 
 class Exchange:
@@ -97,17 +97,17 @@ def all_tested(of, requests):
         time.sleep(0)
 
 
-def completed_singly(one):
+def completed_singly(complete_next):
     """Completion by what names one request at a time, until it names none."""
 
     def complete(of, requests):
         done = []
         while len(done) < len(requests):
-            index, flag = one(of, requests)
+            index, flag = complete_next(of, requests)
             if flag:
                 done.append(index)
         assert sorted(done) == list(range(len(requests)))
-        assert one(of, requests) == (MPI.UNDEFINED, True)
+        assert complete_next(of, requests) == (MPI.UNDEFINED, True)
 
     return complete
 
@@ -171,8 +171,8 @@ def test_a_list_of_mpis_own_with_null_requests(ours, form):
 def _until(look):
     """The messages that the calls of a lower-case function bring, until there is nothing left to wait for."""
     messages = []
-    while (found := look()) is not None:
-        messages.extend(found)
+    while (received := look()) is not None:
+        messages.extend(received)
     return messages
 
 
@@ -182,7 +182,7 @@ def _any(index, flag, message):
 
 LOWER = {
     "waitall": lambda requests: mpicoll.Request.waitall(requests),
-    "testall": lambda requests: next(found for flag, found in iter(lambda: mpicoll.Request.testall(requests), None)
+    "testall": lambda requests: next(values for flag, values in iter(lambda: mpicoll.Request.testall(requests), None)
                                      if flag),
     "waitany": lambda requests: [mpicoll.Request.waitany(requests)[1] for _ in requests],
     "testany": lambda requests: _until(lambda: _any(*mpicoll.Request.testany(requests))),
@@ -328,18 +328,18 @@ def test_each_start_sends_the_buffers_content(ours):
     p = ours.size
     send, got, other, moved = np.zeros(6), np.zeros(6), np.zeros(2), np.zeros(2)
     with ours.using(allreduce="naive", bcast="chain", chunk_bytes=16):
-        total, told = ours.Allreduce_init(send, got), ours.Bcast_init(other, p - 1)
+        total, broadcast = ours.Allreduce_init(send, got), ours.Bcast_init(other, p - 1)
     with ours.using(allreduce="ring", bcast="linear"), ours.trace() as records:
         for i in range(4):
             send[:], other[:] = i + ours.rank, i * 10 + ours.rank
-            pair = [total, told] if (i + ours.rank) % 2 else [told, total]      # in different orders on the ranks
+            pair = [total, broadcast] if (i + ours.rank) % 2 else [broadcast, total]  # in different orders on the ranks
             mpicoll.Prequest.Startall(pair)
             mpicoll.Prequest.Waitall(pair)
             moved[:] = i * 10 + p - 1
             assert (got == p * i + p * (p - 1) / 2).all() and np.array_equal(other, moved)
     assert sorted({(r.algorithm, r.form, r.chunk_bytes) for r in records}) == [
         ("chain", PERSISTENT, 16), ("naive", PERSISTENT, 16)]
-    total.Free(), told.Free()
+    total.Free(), broadcast.Free()
 
 
 @parametrize("complete", [
@@ -408,10 +408,10 @@ def test_buffers_of_a_request_that_is_dropped_go_with_it(ours):
 
 def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, monkeypatch):
     """MPICH holds a lock there that MPI_Request_free takes. Whatever is found calls no MPI before MPI has returned."""
-    found, close = [], CommState.close
+    collected, close = [], CommState.close
 
     def closing(state):
-        found.append(gc.collect())
+        collected.append(gc.collect())
         close(state)
 
     monkeypatch.setattr(CommState, "close", closing)
@@ -427,7 +427,7 @@ def test_garbage_that_is_found_while_mpi_frees_a_communicator(ours, comm, form, 
         plain.Free(), last.Free()
         works(ours)
         other.Free()
-    assert any(found)
+    assert any(collected)
 
 
 def test_more_alive_at_once_than_there_are_tags(ours):

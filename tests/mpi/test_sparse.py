@@ -100,22 +100,22 @@ def test_exchanges_under_way_together(ours, engine):
         patterns = [pattern(ours.size, seed, 0.7) for seed in range(6)]
         if ours.rank == 0:
             time.sleep(0.05)
-        begun = [ours.Isparse_alltoall(parts_of(ours.rank, *each)) for each in patterns]
+        begun = [ours.Isparse_alltoall(parts_of(ours.rank, *parameters)) for parameters in patterns]
         for i in np.random.default_rng(ours.rank).permutation(len(begun)):
             begun[i][1].Wait()
-        for (received, _), each in zip(begun, patterns):
-            check(received, ours.rank, *each)
+        for (received, _), parameters in zip(begun, patterns):
+            check(received, ours.rank, *parameters)
 
 
 @SEVERAL
 def test_arrays_of_a_later_exchange_are_kept_for_it(ours):
     """Rank 0 receives both arrays in its first exchange."""
     to = 0 if ours.rank == 1 else MPI.PROC_NULL
-    first, one = ours.Isparse_alltoall({to: [1]})
+    first, earlier = ours.Isparse_alltoall({to: [1]})
     second, other = ours.Isparse_alltoall({to: [2, 2]})
     if ours.rank == 0:
         time.sleep(0.05)
-    one.Wait(), other.Wait()
+    earlier.Wait(), other.Wait()
     arrays = [[array.tolist() for array in received.values()] for received in (first, second)]
     assert arrays == ([[[1]], [[2, 2]]] if ours.rank == 0 else [[], []])
 

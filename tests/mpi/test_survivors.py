@@ -28,9 +28,9 @@ pytestmark = pytest.mark.skipif(not missing(), reason="this run survives the fai
 def test_methods_that_only_seem_to_work_raise(comm, method):
     ours = mpicoll.Comm(comm)
     grid = ours.Create_cart([comm.size])
-    for one in (ours, grid):
+    for communicator in (ours, grid):
         with pytest.raises(FaultToleranceError, match=f"^{method} .*--with-ft ulfm") as caught:
-            getattr(one, method)(*CALLS[method])
+            getattr(communicator, method)(*CALLS[method])
         assert isinstance(caught.value, (MPI.Exception, NotImplementedError))
         assert caught.value.Get_error_class() == MPI.ERR_UNSUPPORTED_OPERATION
     grid.Free()

@@ -178,10 +178,10 @@ def test_first_requests_of_threads_have_one_communicator(monkeypatch):
         time.sleep(0.05)
         return object()
 
-    tags, found = proxies.SelfTags(), []
+    tags, taken = proxies.SelfTags(), []
     monkeypatch.setattr(proxies, "create_self_comm", slow)
-    together(*[lambda: found.append(tags.take())] * 4)
-    assert len({comm for comm, _ in found}) == 1 and len({tag for _, tag in found}) == 4
+    together(*[lambda: taken.append(tags.take())] * 4)
+    assert len({comm for comm, _ in taken}) == 1 and len({tag for _, tag in taken}) == 4
 
 
 def test_persistent_collectives_of_one_rank_and_of_all_are_made_at_once(comm):

@@ -214,8 +214,8 @@ def test_roots_are_ranks_of_the_world(comm, ours, engine):
         backwards.Allreduce(x, y)
     backwards.Free()
     if comm.rank == 0:
-        found = {(event["name"], event["args"].get("root")) for event in slices(timeline, "collective")}
-        assert found == {("Bcast", P - 1), ("Reduce", 0), ("Allreduce", None)}
+        roots = {(event["name"], event["args"].get("root")) for event in slices(timeline, "collective")}
+        assert roots == {("Bcast", P - 1), ("Reduce", 0), ("Allreduce", None)}
 
 
 def test_a_late_rank_is_named(comm, ours, tmp_path):

@@ -33,9 +33,9 @@ def largest(a, b, datatype):
 
 @pytest.fixture(params=["commutes", "does not commute"])
 def op(request):
-    made = MPI.Op.Create(largest if request.param == "commutes" else composed, request.param == "commutes")
-    yield made
-    made.Free()
+    operator = MPI.Op.Create(largest if request.param == "commutes" else composed, request.param == "commutes")
+    yield operator
+    operator.Free()
 
 
 def keeps_order(collective, spec, p):

@@ -146,13 +146,13 @@ def test_alltoallw_of_many_types(comm, engine):
 
     def parts(of):
         """Return (type, bytes, count, place) of each block."""
-        found, at = [], 0
+        pieces, at = [], 0
         for other in range(p):
             datatype, code = kinds[(rank + other) % 4]
             n = (rank + other) % 3
-            found.append((datatype, code, n, at))
+            pieces.append((datatype, code, n, at))
             at += 8 * n + 8 * of
-        return found, at
+        return pieces, at
 
     (sends, length), (receives, room) = parts(1), parts(2)
     sent, got = np.zeros(length, "u1"), np.full(room, 0xA5, "u1")
@@ -206,7 +206,7 @@ def test_only_algorithms_that_need_counts_exchange_them(comm, monkeypatch, colle
     """Auto chooses an algorithm that needs none."""
     ours, asked = mpicoll.Comm(comm), []
     asking = count_exchange.exchange_counts
-    monkeypatch.setattr(count_exchange, "exchange_counts", lambda *given: asked.append(given) or asking(*given))
+    monkeypatch.setattr(count_exchange, "exchange_counts", lambda *sizes: asked.append(sizes) or asking(*sizes))
     for spec in ("auto", *algorithms(collective)):
         asked.clear()
         with ours.using(**{collective: spec}):
@@ -261,8 +261,8 @@ def test_beside_operations_in_flight(comm, engine):
 def test_counts_that_differ_raise_before_memory_is_written(comm, count):
     """An algorithm that exchanges counts raises instead of writing past a block, or only a part of it."""
     ours, p = mpicoll.Comm(comm), comm.size
-    received, said = [2] * p, rf"sends {8 * count} bytes .* 16"
-    with ours.using(alltoallv="bruck"), pytest.raises(mpicoll.errors.CountMismatch, match=said):
+    received, message = [2] * p, rf"sends {8 * count} bytes .* 16"
+    with ours.using(alltoallv="bruck"), pytest.raises(mpicoll.errors.CountMismatch, match=message):
         sent = [count if d != comm.rank else 2 for d in range(p)]
         ours.Alltoallv([np.zeros(sum(sent)), sent], [np.zeros(2 * p), received])
 

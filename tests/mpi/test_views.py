@@ -42,20 +42,20 @@ def test_results_are_the_builtins(comm, owner):
     with types.committed(AROUND) as around, types.committed(COLUMN) as column:
         for method in ("Bcast", "Allgather", "Alltoallv", "Ibcast"):
             results = []
-            for each in (comm, ours):
+            for communicator in (comm, ours):
                 view, whole = OWNERS[owner]()
                 whole[:] = np.arange(16) + 100 * comm.rank
                 if method == "Bcast":
-                    each.Bcast([view, 1, around])
+                    communicator.Bcast([view, 1, around])
                 elif method == "Ibcast":
-                    each.Ibcast([view, 1, column]).Wait()
+                    communicator.Ibcast([view, 1, column]).Wait()
                 elif method == "Allgather":
-                    each.Allgather([view, 1, around], [got := np.zeros(2 * p), 2, MPI.DOUBLE])
+                    communicator.Allgather([view, 1, around], [got := np.zeros(2 * p), 2, MPI.DOUBLE])
                     whole = got
                 else:
                     ends = [[0] * (p - 1) + [1], [0] * p]    # to the last rank alone
                     received = [2 * (comm.rank == p - 1)] * p, [2 * i for i in range(p)]
-                    each.Alltoallv([view, *ends, around], [got := np.zeros(2 * p), *received, MPI.DOUBLE])
+                    communicator.Alltoallv([view, *ends, around], [got := np.zeros(2 * p), *received, MPI.DOUBLE])
                     whole = got
                 results.append(whole.copy())
             assert results[0].tolist() == results[1].tolist(), method
@@ -68,11 +68,11 @@ def test_an_owner_has_ends(comm, owner):
     before = ("HINDEXED", ["DOUBLE"], {"blocklengths": [1], "displacements": [-40]})
     with types.committed(before) as too_early, types.committed(at_the_end) as too_long:
         view, _ = OWNERS[owner]()
-        for datatype, said in ((too_early, "8 bytes before the buffer"), (too_long, "need 104 bytes and .* has 96")):
-            with pytest.raises(BufferTooSmallError, match=said):
+        for datatype, message in ((too_early, "8 bytes before the buffer"), (too_long, "need 104 bytes and .* has 96")):
+            with pytest.raises(BufferTooSmallError, match=message):
                 ours.Bcast([view, 1, datatype])
-        for datatype, said in ((too_early, "begins 8 bytes before"), (too_long, "ends at byte 104 and .* has 96")):
-            with pytest.raises(BufferTooSmallError, match=said):
+        for datatype, message in ((too_early, "begins 8 bytes before"), (too_long, "ends at byte 104 and .* has 96")):
+            with pytest.raises(BufferTooSmallError, match=message):
                 ours.Alltoallv([view, [1] * comm.size, [0] * comm.size, datatype], [np.zeros(comm.size), MPI.DOUBLE])
         with pytest.raises(BufferTooSmallError):    # elements without holes must lie in the view
             ours.Bcast([view, 3, MPI.DOUBLE])

@@ -73,18 +73,18 @@ def meshes(world):
 
     Their dimensions have other names: to torch, meshes of one shape and the same names are one and the same.
     """
-    made: dict[tuple[int, ...], list[DeviceMesh]] = {}
+    cache: dict[tuple[int, ...], list[DeviceMesh]] = {}
 
     def get(*shape: int) -> list[DeviceMesh]:
-        if shape not in made:
-            made[shape] = [
+        if shape not in cache:
+            cache[shape] = [
                 init_device_mesh("cpu", shape, mesh_dim_names=tuple(f"{backend}-{i}" for i in range(len(shape))),
                                  backend_override=dict.fromkeys(range(len(shape)), backend) if chosen else None)
                 for backend, chosen in (("mpicoll", False), ("gloo", True))
             ]
-            for mesh, backend in zip(made[shape], ("mpicoll", "gloo")):
+            for mesh, backend in zip(cache[shape], ("mpicoll", "gloo")):
                 assert all(dist.get_backend(group) == backend for group in mesh.get_all_groups())
-        return made[shape]
+        return cache[shape]
 
     return get
 
@@ -98,14 +98,14 @@ def agree(ranks):
     def check(ours, theirs, exactly: bool = ranks <= 2, summed: torch.dtype | None = None) -> None:
         (mine, structure), (others, same) = tree_flatten(ours), tree_flatten(theirs)
         assert structure == same and mine
-        for one, other in zip(mine, others):
-            if not isinstance(one, torch.Tensor):
-                assert one == other
-            elif exactly or not one.is_floating_point():
-                torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-                assert not one.is_floating_point() or torch.equal(torch.signbit(one), torch.signbit(other))
+        for actual, other in zip(mine, others):
+            if not isinstance(actual, torch.Tensor):
+                assert actual == other
+            elif exactly or not actual.is_floating_point():
+                torch.testing.assert_close(actual, other, rtol=0, atol=0, equal_nan=True)
+                assert not actual.is_floating_point() or torch.equal(torch.signbit(actual), torch.signbit(other))
             else:
-                torch.testing.assert_close(one, other, **TOLERANCES[summed or one.dtype])
+                torch.testing.assert_close(actual, other, **TOLERANCES[summed or actual.dtype])
 
     return check
 

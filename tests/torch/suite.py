@@ -93,8 +93,8 @@ class Rank:
                 outcomes = self.world.allgather(outcome)
                 if self.rank == 0 and (seconds := time.monotonic() - started) > SLOW:
                     print(f"{self.backend}, {self.size} ranks: {name} took {seconds:.0f} s", flush=True)
-                said = [outcome for outcome, _ in outcomes]
-                of_all = next((each for each in (FAILED, PASSED) if each in said), SKIPPED)
+                kinds = [outcome for outcome, _ in outcomes]
+                of_all = next((kind for kind in (FAILED, PASSED) if kind in kinds), SKIPPED)
                 self.note(name, of_all, "\n".join(why for outcome, why in outcomes if outcome == of_all and why))
         faulthandler.dump_traceback_later(LIMIT, exit=True)  # MPI_Finalize has to end too
         self.meet()
@@ -117,17 +117,17 @@ class Rank:
         test.file_name = str(self.directory / name)
         self.meet()
         if self.rank == 0:
-            for each in (self.directory / "barrier").iterdir():
-                each.unlink()
+            for file in (self.directory / "barrier").iterdir():
+                file.unlink()
         self.suite.Barrier.barrier_id = 0
         self.meet()
         try:
-            found = self.ran(name, test)
+            result = self.ran(name, test)
         finally:
             self.meet()
             if self.dist.is_initialized():
                 self.dist.destroy_process_group()
-        return found
+        return result
 
     def ran(self, name: str, test: Any) -> tuple[str, str]:
         function = getattr(test, name)
@@ -217,14 +217,14 @@ def main() -> int:
             }
             if "mpicoll" in by_backend and (options.pattern or ONLY_MPI) in ONLY_MPI:
                 alone = launched("mpicoll", ranks, ONLY_MPI, Path(directory), "mpi")
-                by_backend["mpicoll"] |= {name: each for name, each in alone.items() if each[0] != SKIPPED}
+                by_backend["mpicoll"] |= {name: outcome for name, outcome in alone.items() if outcome[0] != SKIPPED}
             outcomes = compared(by_backend.get("mpicoll") or by_backend["gloo"], by_backend.get("gloo", {}))
-            total += told(ranks, outcomes)
+            total += print_totals(ranks, outcomes)
     print(f"{total[PASSED]} passed, {total[FAILED]} failed, {total[SKIPPED]} skipped")
     return 1 if total[FAILED] or not total[PASSED] else 0
 
 
-def told(ranks: int, outcomes: Outcomes) -> Counter[str]:
+def print_totals(ranks: int, outcomes: Outcomes) -> Counter[str]:
     """Print failures, and skips by their reasons; the counts."""
     for name, (outcome, why) in outcomes.items():
         if outcome == FAILED:

@@ -92,8 +92,8 @@ def test_callbacks_of_operations_that_callbacks_started(ours, ranks, shuffled):
         reduced(100 + size, ours).add_done_callback(lambda done: third(done, size))
 
     def first(done, size):
-        for each in (size, 10 + size):
-            reduced(50 + each, ours).add_done_callback(lambda done, each=each: second(done, each))
+        for inner in (size, 10 + size):
+            reduced(50 + inner, ours).add_done_callback(lambda done, inner=inner: second(done, inner))
 
     for size in range(COUNT):
         reduced(1 + size, ours).add_done_callback(lambda done, size=size: first(done, size))
@@ -187,4 +187,4 @@ def test_power_sgd_of_several_buckets(ours, rank):
     mine = nn.utils.parameters_to_vector(net.parameters()).detach()
     everybodys = [torch.empty_like(mine) for _ in range(ours.size())]
     dist.all_gather(everybodys, mine, group=ours)
-    assert all(torch.equal(each, mine) for each in everybodys)
+    assert all(torch.equal(other, mine) for other in everybodys)

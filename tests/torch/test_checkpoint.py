@@ -8,7 +8,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import fully_shard
 
 
-def made(meshes, ranks, seed):
+def build(meshes, ranks, seed):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3))
     fully_shard(model, mesh=meshes(ranks)[0])
@@ -23,10 +23,10 @@ def whole(model):
 
 
 def test_saved_state_is_loaded(meshes, ranks, directory, served, agree):
-    model, optimizer = made(meshes, ranks, 0)
+    model, optimizer = build(meshes, ranks, 0)
     weights, state = get_state_dict(model, optimizer)
     checkpoint.save({"model": weights, "optimizer": state}, checkpoint_id=directory)
-    other, another = made(meshes, ranks, 1)
+    other, another = build(meshes, ranks, 1)
     weights, state = get_state_dict(other, another)
     checkpoint.load({"model": weights, "optimizer": state}, checkpoint_id=directory)
     set_state_dict(other, another, model_state_dict=weights, optim_state_dict=state)
@@ -37,7 +37,7 @@ def test_saved_state_is_loaded(meshes, ranks, directory, served, agree):
 
 def test_asynchronous_saves(meshes, ranks, rank, directory, agree):
     """Objects are gathered by the group of the checkpoint, in a thread, while the program goes on with another."""
-    model, _ = made(meshes, ranks, 2)
+    model, _ = build(meshes, ranks, 2)
     group = dist.new_group()
     under_way = checkpoint.async_save(
         {"model": model.state_dict()}, checkpoint_id=directory / "later", process_group=group
@@ -47,8 +47,8 @@ def test_asynchronous_saves(meshes, ranks, rank, directory, agree):
         dist.all_reduce(value)
     under_way.result()
     assert value[0] == ranks**5
-    other, _ = made(meshes, ranks, 3)
+    other, _ = build(meshes, ranks, 3)
     state = {"model": other.state_dict()}
     checkpoint.load(state, checkpoint_id=directory / "later")
-    agree({name: each.full_tensor() for name, each in state["model"].items()}, whole(model), exactly=True)
+    agree({name: tensor.full_tensor() for name, tensor in state["model"].items()}, whole(model), exactly=True)
     dist.destroy_process_group(group)

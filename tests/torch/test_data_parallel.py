@@ -106,7 +106,7 @@ def test_it_is_what_one_process_does_with_all_batches(ours, served, rank, ranks)
     losses, mine = trained(ours)
     assert served["allreduce"]
     alone = perceptron()
-    everyone = [batches(each) for each in range(ranks)]
+    everyone = [batches(peer) for peer in range(ranks)]
     data = [tuple(map(torch.cat, zip(*parts))) for parts in zip(*everyone)]
     train(alone, data)
     torch.testing.assert_close(mine, {f"module.{name}": value for name, value in state(alone).items()},
@@ -156,8 +156,8 @@ def test_gradients_accumulate_without_synchronisation(ours, gloo, served, agree)
             *held, (x, y) = data[3 * step:3 * step + 3]
             before = served["allreduce"]
             with net.no_sync():
-                for each, label in held:
-                    nn.functional.cross_entropy(net(each), label).backward()
+                for batch, label in held:
+                    nn.functional.cross_entropy(net(batch), label).backward()
             losses.append(served["allreduce"] - before)
             nn.functional.cross_entropy(net(x), y).backward()
             optimizer.step()
@@ -258,12 +258,12 @@ def test_communication_hooks_of_several_buckets(ours, gloo, served, agree, name)
     {"mixed_precision": _MixedPrecision(torch.bfloat16)},
 ], ids=["bfloat16 hook", "mixed precision"])  # fmt: skip
 def test_hooks_that_torch_refuses_without_a_gpu(ours, gloo, served, options):
-    said = []
+    messages = []
     for group in (ours, gloo):
         with pytest.raises((TypeError, RuntimeError)) as error:
             trained(group, **options)
-        said.append(str(error.value))
-    assert said[0] == said[1] and served["allgather"]
+        messages.append(str(error.value))
+    assert messages[0] == messages[1] and served["allgather"]
 
 
 class Bucket:

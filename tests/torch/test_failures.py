@@ -17,9 +17,9 @@ LATE = 70  # calls, after which a group compares no more
 @pytest.fixture
 def group(world):
     """A new group of all ranks, which a test may break."""
-    made = dist.new_group(timeout=timedelta(seconds=20))
-    yield made
-    dist.destroy_process_group(made)
+    process_group = dist.new_group(timeout=timedelta(seconds=20))
+    yield process_group
+    dist.destroy_process_group(process_group)
 
 
 def test_other_sizes(group, rank):
@@ -181,7 +181,7 @@ def test_a_group_that_was_destroyed(rank):
     under_way.wait()  # what was begun goes on
     assert value[-1] == group.size()
     assert group.rank() == rank
-    for call in (group.allreduce, group.broadcast, lambda one: group.allgather([one * group.size()], one)):
+    for call in (group.allreduce, group.broadcast, lambda tensor: group.allgather([tensor * group.size()], tensor)):
         with pytest.raises(errors.CommError, match="was destroyed"):
             call([torch.ones(1)])
 

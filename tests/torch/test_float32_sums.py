@@ -31,16 +31,16 @@ def off(got, every, average=False):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_all_reduce_follows_the_environment(ranks, rank, dtype, monkeypatch, world):
-    every, found = rows(ranks, dtype), {}
+    every, errors = rows(ranks, dtype), {}
     for how in ("float32", "none"):
         monkeypatch.setenv("MPICOLL_ACCUMULATE", how)
         group = dist.new_group()
         x = every[rank].clone()
         dist.all_reduce(x, group=group)
         dist.destroy_process_group(group)
-        found[how] = off(x, every)
-    assert found["float32"] <= 0.51
-    assert ranks < 3 or found["none"] > 0.51
+        errors[how] = off(x, every)
+    assert errors["float32"] <= 0.51
+    assert ranks < 3 or errors["none"] > 0.51
 
 
 class Bucket:
@@ -71,7 +71,7 @@ def test_ddp(ours, rank, served):
     mine = torch.cat([p.grad.flatten() for p in model.parameters()])
     every = [torch.empty_like(mine) for _ in range(ours.size())]
     dist.all_gather(every, mine, group=ours)
-    assert all(torch.equal(each, mine) for each in every) and mine.abs().sum() > 0
+    assert all(torch.equal(other, mine) for other in every) and mine.abs().sum() > 0
 
 
 @pytest.mark.mpi(min_size=2)  # torch shards nothing on one rank

@@ -277,8 +277,8 @@ def test_state_dicts_of_fully_sharded_data_parallel(ours, gloo, rank, served, ag
         else:
             how = StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()
         other = old(group, use_orig_params=True)
-        for each in (net, other):
-            FullyShardedDataParallel.set_state_dict_type(each, *how)
+        for model in (net, other):
+            FullyShardedDataParallel.set_state_dict_type(model, *how)
         kept = net.state_dict()
         other.load_state_dict(kept)
         agree(train(other, batches(rank)), train(net, batches(rank)), exactly=True)

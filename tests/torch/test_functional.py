@@ -9,17 +9,17 @@ from torch._inductor import config as compiler
 OPS = ("sum", "avg", "max", "min", "product")
 
 
-def each(group, rank, ranks):
+def functional_results(group, rank, ranks):
     """Every functional collective, of whole numbers, which sum up exactly."""
     x = torch.arange(4.0 * ranks) + rank
     splits = [1 + r for r in range(ranks)]
     uneven = torch.arange(float(sum(splits))) + 100 * rank
     name = group.group_name
-    found = {
+    results = {
         op: functional.all_reduce(x, op, group)
         for op in (OPS if dist.get_backend(group) != "gloo" else [op for op in OPS if op != "avg"])
     }
-    found |= {
+    results |= {
         "gather": functional.all_gather_tensor(x, 0, group),
         "gather, dimension 1": functional.all_gather_tensor(x.reshape(2, -1), 1, group),
         "scatter": functional.reduce_scatter_tensor(x, "sum", 0, group),
@@ -32,11 +32,12 @@ def each(group, rank, ranks):
         "permuted": functional.permute_tensor(x, [(r + 1) % ranks for r in range(ranks)], group),
     }
     assert dist.distributed_c10d._resolve_process_group(name) is group
-    return {what: [y.clone() for y in (value if isinstance(value, list) else [value])] for what, value in found.items()}
+    tensors = {key: value if isinstance(value, list) else [value] for key, value in results.items()}
+    return {key: [y.clone() for y in value] for key, value in tensors.items()}
 
 
 def test_every_functional_collective(world, gloo, rank, ranks, served, agree):
-    ours, theirs = each(world, rank, ranks), each(gloo, rank, ranks)
+    ours, theirs = functional_results(world, rank, ranks), functional_results(gloo, rank, ranks)
     assert {"allreduce", "allgather", "reduce_scatter", "broadcast", "alltoall"} <= set(served)
     average = ours.pop("avg")
     torch.testing.assert_close(average[0], ours["sum"][0] / ranks)

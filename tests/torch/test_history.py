@@ -59,17 +59,17 @@ CALLS = [
 
 
 def test_torch_finds_nothing_wrong_where_all_is_right(tmp_path, caplog):
-    said = analysed(tmp_path, caplog, {0: CALLS, 1: CALLS})
-    assert "has errors" not in said and "Not all ranks" not in said
+    output = analysed(tmp_path, caplog, {0: CALLS, 1: CALLS})
+    assert "has errors" not in output and "Not all ranks" not in output
 
 
 def test_torch_names_the_rank_that_made_another_call(tmp_path, caplog):
     other = CALLS[4]._replace(method="Barrier", nbytes=0, state="in flight")
-    said = analysed(tmp_path, caplog, {0: CALLS[:5], 1: [*CALLS[:4], other]})
-    assert "Collective sequence number: 5 has errors" in said and "Culprit rank 1" in said
-    assert "COLLECTIVE_TYPE_MISMATCH" in said and "f at a.py:5" in said
+    output = analysed(tmp_path, caplog, {0: CALLS[:5], 1: [*CALLS[:4], other]})
+    assert "Collective sequence number: 5 has errors" in output and "Culprit rank 1" in output
+    assert "COLLECTIVE_TYPE_MISMATCH" in output and "f at a.py:5" in output
 
 
 def test_torch_names_the_rank_that_is_missing(tmp_path, caplog):
-    said = analysed(tmp_path, caplog, {0: CALLS[:5], 1: CALLS[:4]})
-    assert "Not all ranks joining collective, sequence number: 5" in said and "missing ranks: {1}" in said
+    output = analysed(tmp_path, caplog, {0: CALLS[:5], 1: CALLS[:4]})
+    assert "Not all ranks joining collective, sequence number: 5" in output and "missing ranks: {1}" in output

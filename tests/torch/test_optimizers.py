@@ -29,7 +29,7 @@ def trained(model, optimizer, rank):
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    return losses, [each.detach().clone() for each in model.parameters()]
+    return losses, [parameter.detach().clone() for parameter in model.parameters()]
 
 
 @pytest.mark.parametrize("as_buckets", [False, True])
@@ -38,9 +38,9 @@ def test_an_optimizer_without_redundancy(world, gloo, rank, served, agree, as_bu
         model = DistributedDataParallel(network(), process_group=group)
         options = {"process_group": group, "parameters_as_bucket_view": as_buckets, "lr": 0.05}
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, **options)
-        found = trained(model, optimizer, rank)
+        result = trained(model, optimizer, rank)
         optimizer.consolidate_state_dict(0)
-        return found, len(optimizer.state_dict()["state"]) if rank == 0 else 0
+        return result, len(optimizer.state_dict()["state"]) if rank == 0 else 0
 
     mine = on(world)
     assert served["broadcast"] and served["allreduce"]
@@ -73,10 +73,10 @@ def test_a_sampler_gives_every_rank_its_part(rank, ranks):
 
 def test_batch_normalisation_over_ranks_is_not_for_the_cpu(world, gloo):
     """With Gloo it is refused, too."""
-    said = []
+    messages = []
     for group in (world, gloo):
         layer = nn.SyncBatchNorm(4, process_group=group)
         with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on") as raised:
             layer(torch.ones(3, 4))
-        said.append(str(raised.value))
-    assert said[0] == said[1]
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]

@@ -30,7 +30,7 @@ def test_a_pipeline(world, gloo, rank, ranks, served, agree, schedule):
             running.step(target=y, losses=losses)
         else:
             running.step()
-        return [each.grad for each in mine.parameters()], [each.detach() for each in losses]
+        return [tensor.grad for tensor in mine.parameters()], [tensor.detach() for tensor in losses]
 
     ours = on(world)
     assert served["send"] and served["recv"]

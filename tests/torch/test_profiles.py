@@ -32,9 +32,9 @@ def test_operations_that_are_waited_for(ours, ranks):
         dist.all_gather_single(torch.empty(ranks, 3, 5), x, group=ours)
         dist.barrier(group=ours)
 
-    found = events(run)
-    assert [name for name, _, _ in found] == ["allreduce", "broadcast", "allgather", "barrier"]
-    assert [shapes for _, shapes, _ in found[:2]] == [[[3, 5]], [[3, 5]]]
+    recorded = events(run)
+    assert [name for name, _, _ in recorded] == ["allreduce", "broadcast", "allgather", "barrier"]
+    assert [shapes for _, shapes, _ in recorded[:2]] == [[[3, 5]], [[3, 5]]]
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])
@@ -72,8 +72,8 @@ def test_an_operation_under_way_and_a_message(ours, rank):
         elif rank == 0:
             dist.recv(got, 1, group=ours)
 
-    found = {name: seconds for name, _, seconds in events(run)}
-    assert set(found) == {"allreduce", *({0: ["recv"], 1: ["send"]}.get(rank, []))}
-    assert found["allreduce"] < 2 * LATE
+    times = {name: seconds for name, _, seconds in events(run)}
+    assert set(times) == {"allreduce", *({0: ["recv"], 1: ["send"]}.get(rank, []))}
+    assert times["allreduce"] < 2 * LATE
     if rank == 0:
-        assert found["allreduce"] > LATE / 2 and found["recv"] > LATE / 2
+        assert times["allreduce"] > LATE / 2 and times["recv"] > LATE / 2

@@ -30,19 +30,19 @@ def losses(model, rank, steps=30):
     draw = torch.Generator().manual_seed(rank)
     x = torch.randn(24, 16, generator=draw)
     expected = x[:, :4] * 2 - x[:, 4:8]
-    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.2), []
+    optimizer, values = torch.optim.SGD(model.parameters(), lr=0.2), []
     for _ in range(steps):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), expected)
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    return found
+        values.append(loss.item())
+    return values
 
 
 def ran(group, operation):
     """The algorithms that a group was made to run an operation with, and that ran it."""
-    kinds = [(one.kind, one.choice) for one in mpicoll.torch.explain() if one.kind.group == group.group_name]
+    kinds = [(entry.kind, entry.choice) for entry in mpicoll.torch.explain() if entry.kind.group == group.group_name]
     return {(kind.algorithm, choice.algorithm) for kind, choice in kinds if kind.operation == operation}
 
 
@@ -68,7 +68,7 @@ def test_a_model_learns_as_well(ours, rank, gradients, weights, feedback, within
 def test_each_module_has_its_own(ours):
     model, other = make(ours), nn.Linear(2, 2)
     hooks.encode(model, "int4", error_feedback=True)
-    groups = [each._get_fsdp_state()._fsdp_param_groups[0] for each in (model, model[0], model[2])]
+    groups = [module._get_fsdp_state()._fsdp_param_groups[0] for module in (model, model[0], model[2])]
     assert len({id(group._reduce_scatter_comm) for group in groups}) == 3
     assert all(group._reduce_scatter_comm.error_feedback for group in groups)
     assert not any(isinstance(group._all_gather_comm, hooks.AllGather) for group in groups)

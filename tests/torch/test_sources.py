@@ -53,7 +53,7 @@ class Calls:
             options.rootRank = ROOT
         return options
 
-    def each(self, make):
+    def per_rank(self, make):
         return [make() for _ in range(self.ranks)]
 
     def broadcast(self):
@@ -68,58 +68,58 @@ class Calls:
         return self.reduce(HALF)
 
     def all_gather(self):
-        given = [self.each(self.output)], [self.source(self.rank)]
-        return self.group.allgather(*given, self.options(c10d.AllgatherOptions))
+        arguments = [self.per_rank(self.output)], [self.source(self.rank)]
+        return self.group.allgather(*arguments, self.options(c10d.AllgatherOptions))
 
     def all_gather_single(self):
-        given = self.output(self.ranks), self.source(self.rank)
-        return self.group.all_gather_single(*given, self.options(c10d.AllgatherOptions))
+        arguments = self.output(self.ranks), self.source(self.rank)
+        return self.group.all_gather_single(*arguments, self.options(c10d.AllgatherOptions))
 
     def all_gather_single_coalesced(self):
-        given = [self.output(self.ranks) for _ in range(2)], [self.source(self.rank), self.source(7)]
-        return self.group.all_gather_single_coalesced(*given, self.options(c10d.AllgatherOptions))
+        arguments = [self.output(self.ranks) for _ in range(2)], [self.source(self.rank), self.source(7)]
+        return self.group.all_gather_single_coalesced(*arguments, self.options(c10d.AllgatherOptions))
 
     def all_gather_coalesced(self):
-        given = self.each(lambda: [self.output(), self.output()]), [self.source(self.rank), self.source(7)]
-        return self.group.allgather_coalesced(*given, self.options(c10d.AllgatherOptions))
+        arguments = self.per_rank(lambda: [self.output(), self.output()]), [self.source(self.rank), self.source(7)]
+        return self.group.allgather_coalesced(*arguments, self.options(c10d.AllgatherOptions))
 
     def reduce_scatter(self, op=dist.ReduceOp.SUM):
-        given = [self.output()], [self.each(lambda: self.source(self.rank))]
-        return self.group.reduce_scatter(*given, self.options(c10d.ReduceScatterOptions, op))
+        arguments = [self.output()], [self.per_rank(lambda: self.source(self.rank))]
+        return self.group.reduce_scatter(*arguments, self.options(c10d.ReduceScatterOptions, op))
 
     def reduce_scatter_with_a_factor(self):
         return self.reduce_scatter(HALF)
 
     def reduce_scatter_single(self, op=dist.ReduceOp.SUM):
-        given = self.output(over=self.ranks), self.source(self.rank)
-        return self.group.reduce_scatter_single(*given, self.options(c10d.ReduceScatterOptions, op))
+        arguments = self.output(over=self.ranks), self.source(self.rank)
+        return self.group.reduce_scatter_single(*arguments, self.options(c10d.ReduceScatterOptions, op))
 
     def reduce_scatter_single_with_a_factor(self):
         return self.reduce_scatter_single(HALF)
 
     def reduce_scatter_single_coalesced(self):
-        given = [self.output(over=self.ranks) for _ in range(2)], [self.source(self.rank), self.source(7)]
-        return self.group.reduce_scatter_single_coalesced(*given, self.options(c10d.ReduceScatterOptions))
+        arguments = [self.output(over=self.ranks) for _ in range(2)], [self.source(self.rank), self.source(7)]
+        return self.group.reduce_scatter_single_coalesced(*arguments, self.options(c10d.ReduceScatterOptions))
 
     def all_to_all(self):
-        given = self.each(self.output), self.each(lambda: self.source(self.rank))
-        return self.group.alltoall(*given, self.options(c10d.AllToAllOptions))
+        arguments = self.per_rank(self.output), self.per_rank(lambda: self.source(self.rank))
+        return self.group.alltoall(*arguments, self.options(c10d.AllToAllOptions))
 
     def all_to_all_single(self):
-        given = self.output(), self.source(self.rank), [], []
-        return self.group.all_to_all_single(*given, self.options(c10d.AllToAllOptions))
+        arguments = self.output(), self.source(self.rank), [], []
+        return self.group.all_to_all_single(*arguments, self.options(c10d.AllToAllOptions))
 
     def all_to_all_single_with_splits(self):
         rows = ROWS // self.ranks
-        given = self.output(), self.source(self.rank), [rows] * self.ranks, [rows] * self.ranks
-        return self.group.all_to_all_single(*given, self.options(c10d.AllToAllOptions))
+        arguments = self.output(), self.source(self.rank), [rows] * self.ranks, [rows] * self.ranks
+        return self.group.all_to_all_single(*arguments, self.options(c10d.AllToAllOptions))
 
     def gather(self):
-        outputs = [self.each(self.output)] if self.rank == ROOT else []
+        outputs = [self.per_rank(self.output)] if self.rank == ROOT else []
         return self.group.gather(outputs, [self.source(self.rank)], self.options(c10d.GatherOptions, rooted=True))
 
     def scatter(self):
-        inputs = [self.each(lambda: self.source(self.rank))] if self.rank == ROOT else []
+        inputs = [self.per_rank(lambda: self.source(self.rank))] if self.rank == ROOT else []
         return self.group.scatter([self.output()], inputs, self.options(c10d.ScatterOptions, rooted=True))
 
     def send(self):
@@ -128,7 +128,8 @@ class Calls:
         return self.group.recv([self.output()], ROOT, 3) if self.rank == self.ranks - 1 else None
 
 
-OPERATIONS = [name for name in vars(Calls) if name not in ("source", "output", "options", "each") and name[0] != "_"]
+HELPERS = ("source", "output", "options", "per_rank")
+OPERATIONS = [name for name in vars(Calls) if name not in HELPERS and name[0] != "_"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -138,11 +139,11 @@ def test_sources_are_only_read(world, operation):
     for view, is_async in itertools.product(VIEWS, (True, False)):
         calls = Calls(world, VIEWS[view], is_async)
         plain = Calls(world, lambda value, view=view: copied(VIEWS[view](value)), is_async)
-        for each in (calls, plain):
-            work = getattr(each, operation)()
+        for caller in (calls, plain):
+            work = getattr(caller, operation)()
             if work is not None:
                 work.wait()
-            for source, (version, values) in zip(each.sources, each.before):
+            for source, (version, values) in zip(caller.sources, caller.before):
                 assert torch.equal(source.detach(), values) and source._version == version, view
         for output, expected in zip(calls.outputs, plain.outputs, strict=True):
             assert torch.equal(output, expected) and (output.any() or world.size() == 1), view

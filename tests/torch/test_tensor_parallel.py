@@ -94,7 +94,7 @@ def test_distributed_tensors_are_rank_0s(meshes, ranks, rank, served, agree):
 
     mine, theirs = map(on, meshes(ranks))
     agree(mine, theirs)
-    assert all(torch.equal(each, values(4, 6, seed=0)) for each in mine)
+    assert all(torch.equal(other, values(4, 6, seed=0)) for other in mine)
     assert served["broadcast"] == 1 and served["scatter"] == 2
 
 
@@ -117,9 +117,9 @@ def test_arithmetic(meshes, ranks, served, agree):
     def on(mesh):
         a, b = (distribute_tensor(values(6, 6, seed=seed), mesh, [Shard(0)]) for seed in (1, 2))
         c = distribute_tensor(values(6, 6, seed=3), mesh, [Shard(1)])
-        made = [a @ b, a + c, torch.softmax(a, dim=0), a.sum(dim=0), a.mean(), (c @ a).max(), a.norm(),
+        results = [a @ b, a + c, torch.softmax(a, dim=0), a.sum(dim=0), a.mean(), (c @ a).max(), a.norm(),
                 zeros(5, 3, device_mesh=mesh, placements=[Shard(0)]) + 1]
-        return [each.full_tensor() for each in made]
+        return [result.full_tensor() for result in results]
 
     agree(*map(on, meshes(ranks)), exactly=False)
     assert served["allgather"] and served["allreduce"]
@@ -156,8 +156,8 @@ PLANS = {
 
 def parallel(mesh, name):
     net = make()
-    for each in net[:2]:
-        parallelize_module(each, mesh, PLANS[name]())
+    for layer in net[:2]:
+        parallelize_module(layer, mesh, PLANS[name]())
     if name == "sequence":
         begin = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1))
         end = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=True)
@@ -225,8 +225,8 @@ def test_an_embedding_and_a_loss_over_ranks(meshes, ranks, served, agree):
 def test_layers_over_ranks_and_fully_sharded(meshes, rank, served, agree):
     def on(mesh):
         net = parallel(mesh[mesh.mesh_dim_names[1]], "columns and rows")
-        for each in net[:2]:
-            fully_shard(each, mesh=mesh[mesh.mesh_dim_names[0]])
+        for layer in net[:2]:
+            fully_shard(layer, mesh=mesh[mesh.mesh_dim_names[0]])
         fully_shard(net, mesh=mesh[mesh.mesh_dim_names[0]])
         return train(net, batches(seed=100 * (rank // 2))), whole(net)
 

@@ -96,34 +96,34 @@ def ran(tmp_path: Path, text: str, ranks: int, *options: str) -> str:
     mpiexec, *rest = launcher.command(ranks, [sys.executable, "-W", "ignore", str(program)])
     done = subprocess.run([mpiexec, *options, *rest], capture_output=True, text=True, timeout=LIMIT,
                           env=launcher.environment())
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said, said
-    return said
+    output = done.stdout + done.stderr
+    assert "Traceback" not in output, output
+    return output
 
 
 def test_ranks_that_leave(tmp_path):
-    said = ran(tmp_path, START + LEAVE, 3)
-    assert said.count("refused: Shrink does not work here after a rank has failed") == 3, said
-    assert sorted(re.findall("left: .*", said)) == ["left: 0 1 [0, 2] 2", "left: 2 1 [0, 2] 2"], said
+    output = ran(tmp_path, START + LEAVE, 3)
+    assert output.count("refused: Shrink does not work here after a rank has failed") == 3, output
+    assert sorted(re.findall("left: .*", output)) == ["left: 0 1 [0, 2] 2", "left: 2 1 [0, 2] 2"], output
 
 
 def test_a_group_that_ranks_leave(tmp_path):
-    said = ran(tmp_path, START + GROUP, 3)
-    assert said.count("of the group: 2") == 2 and said.count("of all: 3") == 3, said
+    output = ran(tmp_path, START + GROUP, 3)
+    assert output.count("of the group: 2") == 2 and output.count("of all: 3") == 3, output
 
 
 @of_openmpi
 def test_ranks_that_are_killed(tmp_path):
     """The rank that serves the store, and another; then one more, named by the others."""
-    said = ran(tmp_path, START + KILLED, 6, "--with-ft", "ulfm")
-    assert said.count("refused: no rank of process group 0 has failed") == 6, said
-    assert said.count("after (0, 2) : 4 4 2") == 4 and said.count("after (3,) : 3 3 2") == 3, said
+    output = ran(tmp_path, START + KILLED, 6, "--with-ft", "ulfm")
+    assert output.count("refused: no rank of process group 0 has failed") == 6, output
+    assert output.count("after (0, 2) : 4 4 2") == 4 and output.count("after (3,) : 3 3 2") == 3, output
 
 
 @of_openmpi
 def test_training_goes_on(tmp_path):
-    said = ran(tmp_path, PROGRAMS[0], 4, "--with-ft", "ulfm")
-    assert said.count("trained on 3 ranks") == 3, said
+    output = ran(tmp_path, PROGRAMS[0], 4, "--with-ft", "ulfm")
+    assert output.count("trained on 3 ranks") == 3, output
 
 
 @of_openmpi
@@ -132,7 +132,7 @@ def test_sharded_training_goes_on(tmp_path):
     """With the losses of a run in which no rank is killed."""
     runs = [ran(tmp_path, f"import sys; sys.argv.append({word!r})\n{PROGRAMS[1]}", 4, "--with-ft", "ulfm")
             for word in ("", "kill")]  # fmt: skip
-    losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", said) for said in runs]
+    losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", output) for output in runs]
     assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs
     whole, killed = ([float(loss) for *_, loss in of] for of in losses)
     assert killed == pytest.approx(whole, rel=1e-4), runs

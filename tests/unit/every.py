@@ -34,10 +34,10 @@ def served(entry: Algorithm, p: int) -> int:
 def barrier(name: str, body: Callable[..., Any] | None = None, excess: str = "", **declared: Any) -> Algorithm:
     """Register a barrier that does as `dissemination` does; a test that wants one takes the fixture `registry`."""
 
-    def made(p, rank):
+    def default(p, rank):
         return find("barrier", "dissemination")(p, rank)
 
-    body = body or made
+    body = body or default
     words = "A barrier.", "", "Steps: lg(p)", "Bytes per rank: 0", "Scratch: 0", "Cost: none", "Source: nobody"
     body.__doc__ = "\n".join([*words, *[f"Excess: {excess}"] * bool(excess)])
     return algorithm("barrier", name=name, **declared)(body)

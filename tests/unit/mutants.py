@@ -289,8 +289,8 @@ class Numbering:
 
     def value(self, rank: int, cell: Cell) -> int:
         """Return the value at a cell."""
-        found = self.values[rank].get(cell)
-        return self.number("at the start", rank, cell) if found is None else found
+        number = self.values[rank].get(cell)
+        return self.number("at the start", rank, cell) if number is None else number
 
     def touched(self) -> set[tuple[int, Cell]]:
         """The bytes of input and output that anybody reads or writes."""
@@ -313,7 +313,7 @@ class _Line:
             for first, posts, end in steps:
                 self.read: set[Cell] = set()  # while the step's messages are under way
                 self.written: set[Cell] = set()
-                awaited = [found for row in self.rows[first:posts] if (found := self.post(*row))]
+                awaited = [message for row in self.rows[first:posts] if (message := self.post(*row))]
                 for peer, cells in awaited:
                     mail = self.all.mail[peer, self.rank, self.strand, self.slot]
                     while not mail:
@@ -411,13 +411,13 @@ class _Line:
 def same_result(right: Sequence[Plan], broken: Sequence[Plan]) -> bool:
     """Tell whether changed plans give every rank the same output, and access no more of the user's memory."""
     numbers: dict[Any, int] = {}
-    one = Numbering(right, numbers)
+    unchanged = Numbering(right, numbers)
     try:
-        two = Numbering(broken, numbers)
+        changed = Numbering(broken, numbers)
     except Hazard:
         return False
-    return two.touched() <= one.touched() and all(
-        one.value(rank, cell) == two.value(rank, cell) for rank, cell in one.touched() if cell[0] == OUT
+    return changed.touched() <= unchanged.touched() and all(
+        unchanged.value(rank, cell) == changed.value(rank, cell) for rank, cell in unchanged.touched() if cell[0] == OUT
     )
 
 
@@ -436,7 +436,7 @@ def receives_again(right: Schedule, rank: int, place: Place) -> bool:
         got = [(op, arrived[op.peer, place.strand].popleft()) for op in step if isinstance(op, Recv | RecvReduce)]
         if i == place.step:
             op = step[place.op]
-            values = next((found for other, found in got if other is op), {})
+            values = next((received for other, received in got if other is op), {})
             return isinstance(op, Recv) and op.buffer == VALUE and all(held.get(b) == v for b, v in values.items())
         for op, values in got:
             for block, value in values.items() if op.buffer == VALUE else ():

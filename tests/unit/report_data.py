@@ -72,7 +72,7 @@ def result(
     algbw = size / time.median * 1e6
     busbw = algbw * 2 * (ranks - 1) / ranks
     least = limit(size, ranks, hosts) if size and hosts > 1 else None
-    found = {
+    fields = {
         "kind": "result", "schema": 2, "collective": collective, "form": form, "size": size, "dtype": "float64",
         "op": "sum", "root": 0, "in_place": False, "counts": "even", "ranks": ranks, "hosts": hosts,
         "algorithm": algorithm, "engine": "auto" if ours else None,
@@ -87,9 +87,11 @@ def result(
     }  # fmt: skip
     if form == "nonblocking":
         percent = min(99.0, 20 + 10 * math.log10(size or 1))
-        found["overlap"] = {"percent": percent, "interval": [percent - 5, percent + 5], "overall_us": 1.2 * time.median,
-                            "compute_us": time.median, "init_us": 2.0, "wait_us": 0.2 * time.median}  # fmt: skip
-    return found | other
+        fields["overlap"] = {
+            "percent": percent, "interval": [percent - 5, percent + 5], "overall_us": 1.2 * time.median,
+            "compute_us": time.median, "init_us": 2.0, "wait_us": 0.2 * time.median,
+        }  # fmt: skip
+    return fields | other
 
 
 def sampled(

@@ -36,8 +36,8 @@ def test_proof(entry, pytestconfig):
 def test_schedules_of_a_few_more_ranks(entry):
     """Tables take nearly all of a proof's time: beyond QUICK ranks, here only those of the defaults at LARGER."""
     for p in range(QUICK + 1, LARGER + 1):
-        for made in schedules(entry, p):
-            verify(made)
+        for schedule in schedules(entry, p):
+            verify(schedule)
     defaults = Schedule(entry, served(entry, LARGER))
     check_tables(defaults)
     check_scratch(defaults)
@@ -62,13 +62,13 @@ def test_proof_at_larger_p(entry, pytestconfig):
 def test_every_choice_of_its_grid_is_served_somewhere(entry):
     """A choice that no number of ranks will do for proves nothing."""
     for grid in entry.grid:
-        assert any(fits(entry, p, given) for p in grid.ranks for given in grid.rows(p)), grid
+        assert any(fits(entry, p, parameters) for p in grid.ranks for parameters in grid.rows(p)), grid
 
 
-def fits(entry, p, given):
+def fits(entry, p, parameters):
     """Tell whether there is such a schedule."""
     try:
-        Schedule(entry, p, **given)
+        Schedule(entry, p, **parameters)
     except PreconditionError:
         return False
     return True
@@ -79,5 +79,5 @@ def test_steps_do_not_grow_with_the_root(entry):
     """A rotated tree is as deep as is said of root 0; rank order may cost one step more."""
     p, claims = served(entry, 7), entry.claims
     for schedule in schedules(entry, p):
-        said = claims.evaluate(claims.steps, p, **schedule.resolved)
-        assert verify(schedule).steps <= said + (not schedule.commutative)
+        claimed = claims.evaluate(claims.steps, p, **schedule.resolved)
+        assert verify(schedule).steps <= claimed + (not schedule.commutative)

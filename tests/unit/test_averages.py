@@ -58,15 +58,15 @@ def test_the_last_reduction_divides(entry, p):
         return {op.dst, op.src} if isinstance(op, Local) else {Loc(op.buffer, block) for block in op.blocks}
 
     def reduced_last(rank, block):
-        steps = [step for strand in made.program(rank) for step in strand]
+        steps = [step for strand in scheduled.program(rank) for step in strand]
         used = [step for step in steps if any(Loc(VALUE, block) in touched(op) for op in step)]
         return any(isinstance(op, RecvReduce) and Loc(VALUE, block) in touched(op) for op in used[-1])
 
-    made = Schedule(entry, p)
-    plans = lower_all(made, Case(40, 8, 16, 2, averaged=True), False)
+    scheduled = Schedule(entry, p)
+    plans = lower_all(scheduled, Case(40, 8, 16, 2, averaged=True), False)
     alone = {rank for rank, plan in enumerate(plans) if any(len(s) == 2 for s in rows_of(plan, REDUCE_SCALE))}
-    late = {rank for rank in range(p) if not all(reduced_last(rank, block) for block in made.ends(rank))}
-    assert alone == (set() if entry.divides_where_owned(p, made.resolved) else late)
+    late = {rank for rank in range(p) if not all(reduced_last(rank, block) for block in scheduled.ends(rank))}
+    assert alone == (set() if entry.divides_where_owned(p, scheduled.resolved) else late)
 
 
 @pytest.mark.parametrize("entry", AVERAGED)
@@ -81,15 +81,15 @@ def test_other_plans_know_nothing_of_it(entry):
 
 def test_rows_for_several_blocks():
     """Late, neighbours that fall due together are divided in one go: those sent last, and those received last."""
-    made = replace(find("allreduce", "rabenseifner"), divides_at_owner=False)
-    (*_, plan) = lower_all(Schedule(made, 4), Case(16, 8, None, 4, averaged=True), False)
+    undivided = replace(find("allreduce", "rabenseifner"), divides_at_owner=False)
+    (*_, plan) = lower_all(Schedule(undivided, 4), Case(16, 8, None, 4, averaged=True), False)
     assert rows_of(plan, REDUCE_SCALE) == [[[OUT, 64, 64]] * 2, [[OUT, 0, 64]] * 2]
 
 
 def test_neighbours_of_which_one_is_due():
     """Two blocks reduced in one step, one of them for the last time, stay two rows."""
 
-    made = of_ranks(
+    scheduled = of_ranks(
         "allreduce",
         [RecvReduce(1, (0, 1)), RecvReduce(2, (1,)), (Send(1, (0, 1)), Send(2, (0, 1)))],
         [RecvReduce(2, (0,)), Send(0, (0, 1)), Recv(0, (0, 1))],
@@ -97,20 +97,20 @@ def test_neighbours_of_which_one_is_due():
         blocks=2,
         divides_at_owner=True,
     )
-    check_tables(made)
-    plan = lower_all(made, Case(4, 8, None, 4, averaged=True), False)[0]
+    check_tables(scheduled)
+    plan = lower_all(scheduled, Case(4, 8, None, 4, averaged=True), False)[0]
     assert (len(rows_of(plan, REDUCE)), len(rows_of(plan, REDUCE_SCALE))) == (1, 2)
 
 
 def test_copied_blocks_are_divided_before_the_copy():
-    made = of_ranks(
+    scheduled = of_ranks(
         "allreduce",
         [RecvReduce(1, (0, 1, 2)), Send(1, (2, 0, 1))],
         [Send(0, (0, 1, 2)), Recv(0, (2, 0, 1))],
         blocks=3,
     )
-    check_tables(made)
-    (_, plan) = lower_all(made, Case(6, 8, None, 4, averaged=True), False)
+    check_tables(scheduled)
+    (_, plan) = lower_all(scheduled, Case(6, 8, None, 4, averaged=True), False)
     assert rows_of(plan, REDUCE_SCALE) == [[[OUT, 32, 16], [SCRATCH, 0, 16]], [[OUT, 0, 32], [SCRATCH, 16, 32]]]
 
 
@@ -157,9 +157,9 @@ def test_division_that_depends_on_parameters(p):
     by_chain = lambda p, reduce, bcast: reduce.entry.name == "chain"
     trees = replace(find("allreduce", "reduce_bcast"), divides_at_owner=by_chain)
     for reduce, divides_at_owner in (("chain", True), ("rabenseifner", False)):
-        made = Schedule(trees, p, reduce=reduce)
-        assert trees.divides_where_owned(p, made.resolved) is divides_at_owner
-        check_tables(made)
+        scheduled = Schedule(trees, p, reduce=reduce)
+        assert trees.divides_where_owned(p, scheduled.resolved) is divides_at_owner
+        check_tables(scheduled)
     falsely = Schedule(replace(trees, divides_at_owner=True), p, reduce="rabenseifner")
     with pytest.raises(VerifyError, match="averaged=True"):
         check_tables(falsely)
@@ -200,8 +200,8 @@ def twice(rank, plan):
 
 def late(rank, plan):
     """Plans of the early and of the late kind do not go together: every rank divides what travels divided."""
-    made = Schedule(replace(RING.algorithm, divides_at_owner=False), 3)
-    return lower_all(made, CHUNKED, False)[rank] if rank else plan
+    undivided = Schedule(replace(RING.algorithm, divides_at_owner=False), 3)
+    return lower_all(undivided, CHUNKED, False)[rank] if rank else plan
 
 
 ONCE = "to divide once, when all contributions are in"
@@ -223,8 +223,8 @@ def test_wrong_divisions_are_found(change, where, expected):
 
 def test_a_division_before_the_messages_are_in():
     """A copy of the input may be made then, a division may not: nothing is complete yet."""
-    made = schedule("allreduce", "ring", 1)
-    (plan,) = lower_all(made, Case(4, 2, None, 4), False)
+    ring = schedule("allreduce", "ring", 1)
+    (plan,) = lower_all(ring, Case(4, 2, None, 4), False)
     assert rows_of(plan, REDUCE) == [[[OUT, 0, 8], [IN, 0, 8]]]
     assert faults(plan) == []
     assert faults(changed(plan, "rows", (0, 0), REDUCE_SCALE)) == [
@@ -242,11 +242,11 @@ def test_scans_do_not_average():
 def test_a_result_read_in_the_step_that_writes_it():
     """Late, what reads a sum in the step that makes it must get the sum: the division comes after it."""
 
-    made = of_ranks(
+    scheduled = of_ranks(
         "allreduce",
         [(RecvReduce(1, (0,)), Reduce(Loc("onward", 0), Loc(VALUE, 0))), Send(1, (0,), "onward")],
         [Send(0, (0,)), Recv(0, (0,))],
     )
-    check_tables(made)
-    plan = lower_all(made, Case(3, 2, None, 4, averaged=True), False)[0]
+    check_tables(scheduled)
+    plan = lower_all(scheduled, Case(3, 2, None, 4, averaged=True), False)[0]
     assert [len(s) for s in rows_of(plan, REDUCE_SCALE)] == [2]

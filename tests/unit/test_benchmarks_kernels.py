@@ -31,9 +31,9 @@ def test_every_pair_that_mpi_has(tmp_path):
 
 def test_a_slow_kernel_is_slower(monkeypatch):
     monkeypatch.setattr(kernels, "finish_step", lambda *_: time.sleep(0.001))
-    found = kernels.timed("sum", "float64", 8192, 4, 0.01)
-    assert found.ratio.verdict == "slower" and found.ratio.median < 0.1
-    assert 0 < found.kernel.median <= 5 * 8192 / 0.001 and found.numpy.median > found.kernel.median
+    timing = kernels.timed("sum", "float64", 8192, 4, 0.01)
+    assert timing.ratio.verdict == "slower" and timing.ratio.median < 0.1
+    assert 0 < timing.kernel.median <= 5 * 8192 / 0.001 and timing.numpy.median > timing.kernel.median
 
 
 @pytest.mark.parametrize("operands", [2, 3, 5])
@@ -44,7 +44,7 @@ def test_the_timed_kernel_reduces_so_many_operands(operands):
     assert (into == sum(values)).all()
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["--op", "mean"], "no operator is called 'mean'"),
     (["--dtype", "float8"], "no dtype is called 'float8'"),
     (["--op", "max", "--dtype", "complex64"], "none of these operators"),
@@ -54,6 +54,6 @@ def test_the_timed_kernel_reduces_so_many_operands(operands):
     (["--operands", ","], "--operands"),
     (["--seconds", "0"], "--seconds"),
 ])
-def test_words_that_make_no_sense(words, said):
+def test_words_that_make_no_sense(words, message):
     done = run(*words)
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output

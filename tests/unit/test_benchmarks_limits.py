@@ -70,9 +70,9 @@ def test_uneven_shares():
 
 def test_a_rotating_root_has_the_mean_of_the_limits():
     host_of = [0, 0, 0, 1]
-    each = [busiest(Shape("gather"), root, 800, host_of) for root in range(4)]
-    assert each == [800, 800, 800, 2400]
-    assert microseconds("gather", 800, host_of, root="rotating") == pytest.approx(sum(each) / 4)
+    limits = [busiest(Shape("gather"), root, 800, host_of) for root in range(4)]
+    assert limits == [800, 800, 800, 2400]
+    assert microseconds("gather", 800, host_of, root="rotating") == pytest.approx(sum(limits) / 4)
 
 
 @pytest.mark.parametrize("collective", [c for c in PATTERNS if c != "barrier"])

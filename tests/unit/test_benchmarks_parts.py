@@ -32,16 +32,16 @@ def test_parts_of_a_call_and_of_a_start(tmp_path):
 @pytest.mark.parametrize("name", [name for name in methods.METHODS if name != "Barrier"])
 def test_every_method_has_its_parts(name):
     """Time every part of every method: shortened calls stop at the named part."""
-    found = {(part.way, part.part.split(":")[-1].split(",")[0]): part for part in parts.timed(name, 0.001)}
-    assert len(found) == 11
+    by_part = {(part.way, part.part.split(":")[-1].split(",")[0]): part for part in parts.timed(name, 0.001)}
+    assert len(by_part) == 11
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["--methods", "Barrier"], "no method with buffers is called 'Barrier'"),
     (["--methods", "allreduce"], "'allreduce'"),
     (["--seconds", "-1"], "--seconds"),
     (["--starts", "0"], "--starts"),
 ])
-def test_words_that_make_no_sense(words, said):
+def test_words_that_make_no_sense(words, message):
     done = run(*words)
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output

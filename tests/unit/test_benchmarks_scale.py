@@ -65,12 +65,12 @@ def test_a_step_takes_as_long_however_many_ranks_there_are(collective, algorithm
 
 def test_layers_of_others_take_no_time():
     """A rank's program of a hierarchical schedule takes steps for its own group, and for the blocks."""
-    made = {p: schedule("allgather", "hierarchical", p, groups=4) for p in (32, 128)}
-    a_block = [instructions(lambda p=p: lower(made[p], 1, 1, 1)) / p for p in made]
+    scheduled = {p: schedule("allgather", "hierarchical", p, groups=4) for p in (32, 128)}
+    a_block = [instructions(lambda p=p: lower(scheduled[p], 1, 1, 1)) / p for p in scheduled]
     assert a_block[1] < 1.3 * a_block[0]
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["--ranks", "1000000000"], "p is 1000000000; a schedule has at least 1 rank, and no machine has more than 16,777"),
     (["--ranks", "0"], "--ranks"),
     (["--ranks", "few"], "few"),
@@ -78,6 +78,6 @@ def test_layers_of_others_take_no_time():
     (["--algorithms", "bcast hop"], "no bcast algorithm is called 'hop'"),
     (["--bytes", "much"], "much"),
 ])
-def test_words_that_make_no_sense(words, said):
+def test_words_that_make_no_sense(words, message):
     done = run(*words, "--starts", "0")
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output

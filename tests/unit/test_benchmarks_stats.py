@@ -30,8 +30,8 @@ def test_fewest_values_for_an_interval():
 
 def test_interval_holds_the_true_median_as_often_as_it_says():
     draw = random.Random(1).expovariate         # skewed, as run times are; its median is ln 2
-    found = [estimate([draw(1) for _ in range(20)]) for _ in range(4000)]
-    inside = sum(e.low <= math.log(2) <= e.high for e in found) / len(found)
+    estimates = [estimate([draw(1) for _ in range(20)]) for _ in range(4000)]
+    inside = sum(e.low <= math.log(2) <= e.high for e in estimates) / len(estimates)
     assert coverage(20, interval_rank(20)) == pytest.approx(0.9586, abs=1e-4)
     assert inside == pytest.approx(0.9586, abs=0.012)       # nearly four standard deviations of 4,000 draws
 
@@ -46,8 +46,8 @@ def test_an_outlier_moves_nothing():
 
 def test_pairs_cancel_what_both_went_through():
     drift = [1 + 0.5 * math.sin(i) for i in range(30)]
-    found = ratio([2 * d for d in drift], drift)
-    assert (found.median, found.low, found.high, found.verdict) == (2, 2, 2, "faster")
+    paired = ratio([2 * d for d in drift], drift)
+    assert (paired.median, paired.low, paired.high, paired.verdict) == (2, 2, 2, "faster")
 
 
 @pytest.mark.parametrize(("other", "verdict"), [

@@ -132,10 +132,10 @@ def test_a_barrier_comes_before_the_time_is_taken(clock):
 
 def test_slack_is_enough_for_slow_messages(clock):
     def recv(buffer: np.ndarray, source: int) -> None:
-        clock.now += 4e-4 if len(told) else 1.0         # the first waits for the peer to come
-        told.append(source)
+        clock.now += 4e-4 if len(received) else 1.0         # the first waits for the peer to come
+        received.append(source)
 
-    told = []
+    received = []
     comm = SimpleNamespace(rank=0, size=2, Send=lambda buffer, peer: None, Recv=recv, bcast=lambda x: x)
     window = Window(comm, lambda: None, clock)
     window.agree()

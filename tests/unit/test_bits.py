@@ -81,7 +81,7 @@ def test_scan_has_a_tree_for_every_rank():
 
 
 def test_reductions_of_a_step_go_from_left_to_right():
-    """Wherever the own contribution stands among those that come."""
+    """The own contribution may stand anywhere among those that are received."""
 
     other = [Send(2, (0,)), Recv(2, (0,))]
     receives = RecvReduce(1, (0,), "left"), RecvReduce(3, (0,), "right"), RecvReduce(0, (0,), "left")
@@ -241,7 +241,7 @@ def numbers(n, dtype, seed):
 
 @pytest.mark.parametrize(("op", "code"), ROUNDING, ids=map(" ".join, ROUNDING))
 def test_kernels_give_an_element_the_same_bits_anywhere(op, code):
-    """Whatever the length and place of the slice, whichever operand is overwritten, and left and right swapped."""
+    """Any length and place of the slice, either operand overwritten, and left and right swapped."""
     kernel, n = kernels.address(op, np.dtype(code)), 70
     a, b = numbers(n, code, 1), numbers(n, code, 2)
     whole = np.empty_like(a)

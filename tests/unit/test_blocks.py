@@ -30,7 +30,7 @@ def test_offsets_leave_no_gap(lengths):
 
 @given(COUNTS, FEW, COUNTS)
 def test_chunks_make_up_their_block(largest, slice_, shorter):
-    """Whatever the block: the largest sets the number of chunks, a shorter one is empty in its last."""
+    """The largest block sets the number of chunks; the last chunks of a shorter block are empty."""
     lanes = blocks.chunks(largest, slice_)
     for length in (largest, min(largest, shorter)):
         pieces = [blocks.chunk_length(length, slice_, lane) for lane in range(lanes)]

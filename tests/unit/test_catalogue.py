@@ -19,13 +19,13 @@ from mpicoll.schedules.registry import _REGISTRY, Requirement, every
 
 @pytest.mark.parametrize("entry", EVERY)
 def test_facts_are_plain(entry):
-    found = facts(entry)
-    assert json.loads(json.dumps(found)) == found
-    assert found["steps"] == entry.claims.steps and found["source"] == entry.claims.source
-    assert set(found["parameters"]) == set(entry.parameters)
-    assert all(x["range"] for x in found["parameters"].values())
-    assert len(found["proved_with"]) == len(entry.grid)
-    assert (found["keeps_operand_order"] is None) == (not entry.collective.reduces)
+    entry_facts = facts(entry)
+    assert json.loads(json.dumps(entry_facts)) == entry_facts
+    assert entry_facts["steps"] == entry.claims.steps and entry_facts["source"] == entry.claims.source
+    assert set(entry_facts["parameters"]) == set(entry.parameters)
+    assert all(x["range"] for x in entry_facts["parameters"].values())
+    assert len(entry_facts["proved_with"]) == len(entry.grid)
+    assert (entry_facts["keeps_operand_order"] is None) == (not entry.collective.reduces)
 
 
 def test_unsuitable_algorithms_are_not_measured(registry):
@@ -89,6 +89,6 @@ def test_formulas_read_well(python, readable):
 def test_every_formula_can_be_read(entry):
     claims: Claims = entry.claims
     for formula in (claims.steps, claims.bytes_per_rank, claims.scratch):
-        said = pretty(formula)
-        assert said.count("(") == said.count(")") and said.count("[") == said.count("]")
-        assert not any(sign in said for sign in ("**", "//", " * ", ":=", "range")), said
+        text = pretty(formula)
+        assert text.count("(") == text.count(")") and text.count("[") == text.count("]")
+        assert not any(sign in text for sign in ("**", "//", " * ", ":=", "range")), text

@@ -39,13 +39,13 @@ def test_totals_are_the_sums_and_a_failed_step_fails_the_run(steps, capfd):
     plain, broken = "print('style is good')", "raise SystemExit(1)"
     every = [step(steps, f"step{i}", code) for i, code in enumerate((good, bad, died, plain, broken))]
     steps.run(every, 2)
-    assert [each.totals for each in every] == [(5, 0, 1), (4, 2, 0), (7, 1, 0), (1, 0, 0), (0, 1, 0)]
+    assert [entry.totals for entry in every] == [(5, 0, 1), (4, 2, 0), (7, 1, 0), (1, 0, 0), (0, 1, 0)]
     capfd.readouterr()
     assert not steps.summarize(every, 1.0)
-    said = capfd.readouterr().out
-    assert said.splitlines()[-1] == "17 passed, 4 failed, 1 skipped"
-    assert "FAILED, unit: test_x: why\nsaid, unit: last words\n" in said
-    assert "FAILED, step2: see its output" in said and "FAILED, step4: see its output" in said
+    output = capfd.readouterr().out
+    assert output.splitlines()[-1] == "17 passed, 4 failed, 1 skipped"
+    assert "FAILED, unit: test_x: why\nsaid, unit: last words\n" in output
+    assert "FAILED, step2: see its output" in output and "FAILED, step4: see its output" in output
     assert steps.summarize([every[0], every[3]], 1.0)
 
 
@@ -59,10 +59,10 @@ def test_steps_run_beside_each_other_while_cores_are_free(steps, tmp_path, capfd
     first, second = step(steps, "one", meets("a", "b")), step(steps, "two", meets("b", "a"))
     every = [first, step(steps, "all", alone, cores=2), second]
     steps.run(every, 2)
-    assert [each.status for each in every] == [0, 0, 0]
+    assert [entry.status for entry in every] == [0, 0, 0]
     assert every[1].output == "True True\n"
-    said = capfd.readouterr().out
-    assert said.count("a met b\n########") == said.count("b met a\n########") == 1     # each output in one piece
+    output = capfd.readouterr().out
+    assert output.count("a met b\n########") == output.count("b met a\n########") == 1     # each output in one piece
     wide = step(steps, "wide", "pass", cores=8)
     steps.run([wide], 2)
     assert wide.status == 0
@@ -90,27 +90,28 @@ def test_an_environment_that_uv_cannot_make_is_made_by_pip(steps, monkeypatch, t
     make = tmp_path / "make"
     make.write_text('#!/bin/sh\necho "UV=$UV with $UV_CONSTRAINT"\ntest -z "$UV"\n')
     make.chmod(0o755)
-    for each in steps.environments():
-        if each.name != "env-newest":   # its commands are no make
+    for entry in steps.environments():
+        if entry.name != "env-newest":   # its commands are no make
             path = f"{tmp_path}:{os.environ['PATH']}"
-            done = subprocess.run(each.command, env={**each.environment, "PATH": path}, capture_output=True, text=True)
-            lowest = str(run.ROOT / "tests" / "lowest.txt") * (each.name == "env-oldest")
+            environment = {**entry.environment, "PATH": path}
+            done = subprocess.run(entry.command, env=environment, capture_output=True, text=True)
+            lowest = str(run.ROOT / "tests" / "lowest.txt") * (entry.name == "env-oldest")
             assert done.stdout == f"UV=/nowhere/uv with {lowest}\nUV= with {lowest}\n"
 
 
 def test_steps_name_files_that_exist(steps, monkeypatch):
     """Options of tests/run.py in the commands of steps are ones that it takes."""
     monkeypatch.setattr(steps, "tools_changed", lambda: False)
-    found = 0
-    for each in steps.tests():
-        for word in each.command:
+    launches = 0
+    for entry in steps.tests():
+        for word in entry.command:
             if word.startswith("TEST_ARGS=") and "--" in word:
                 words = subprocess.run(["sh", "-c", f"printf '%s\\n' {word.removeprefix('TEST_ARGS=')}"],
                                        capture_output=True, text=True).stdout.splitlines()
-                found += len(run.plan(run.parse(words)))
-    assert found > 12
-    assert {"lint", "site", "openmpi", "intel", "torch-mpich"} <= {each.name for each in steps.tests()}
-    full = [each.name for each in steps.tests() if "--smoke-tools" not in str(each.command)]
+                launches += len(run.plan(run.parse(words)))
+    assert launches > 12
+    assert {"lint", "site", "openmpi", "intel", "torch-mpich"} <= {entry.name for entry in steps.tests()}
+    full = [entry.name for entry in steps.tests() if "--smoke-tools" not in str(entry.command)]
     assert not {"mpich-unit", "mpich-mpi", "mpich-launch"} & {*full}
 
 

@@ -52,14 +52,14 @@ def test_missing_fields_are_named(doc, missing):
 
 
 def test_a_formula_may_go_on_on_the_next_line():
-    found = Claims.parse("x", docstring(Scratch="n\n        + max(0,\n        p)"))
-    assert found == replace(SAID, scratch="n + max(0, p)")
+    claims = Claims.parse("x", docstring(Scratch="n\n        + max(0,\n        p)"))
+    assert claims == replace(SAID, scratch="n + max(0, p)")
 
 
 def test_excess_is_said_where_there_is_any():
     assert OPTIONAL == ("Excess", "Encoded")
-    found = Claims.parse("x", docstring(Excess="n for every rank that reduces,\n        since p is no power of two"))
-    assert found == replace(SAID, excess="n for every rank that reduces, since p is no power of two")
+    claims = Claims.parse("x", docstring(Excess="n for every rank that reduces,\n        since p is no power of two"))
+    assert claims == replace(SAID, excess="n for every rank that reduces, since p is no power of two")
 
 
 def test_the_example_is_no_part_of_the_last_field():
@@ -119,13 +119,13 @@ def test_formulas_know_no_other_names(formula):
 @pytest.mark.parametrize("entry", EVERY)
 def test_formulas_of_every_algorithm_have_values(entry: Algorithm):
     """For more ranks than most proofs have."""
-    said, p = entry.claims, served(entry, 64)
-    for given, _ in entry.choices(p):
+    claims, p = entry.claims, served(entry, 64)
+    for parameters, _ in entry.choices(p):
         try:
-            resolved = Schedule(entry, p, **given).resolved
+            resolved = Schedule(entry, p, **parameters).resolved
         except PreconditionError:
             continue
-        values = [said.evaluate(x, p, 1, **resolved) for x in (said.steps, said.bytes_per_rank, said.scratch)]
+        values = [claims.evaluate(x, p, 1, **resolved) for x in (claims.steps, claims.bytes_per_rank, claims.scratch)]
         assert min(values) >= 0
         assert values[0].denominator == 1
 

@@ -99,24 +99,24 @@ def test_list_json_has_every_algorithm_with_every_field(listed):
 
 
 def test_list_json_tells_operand_order_and_parameters(listed):
-    found = {e["name"]: e for e in listed["allreduce"]}
+    by_name = {e["name"]: e for e in listed["allreduce"]}
     names = ("ring", "recursive_doubling", "reduce_bcast")
-    assert [found[name]["keeps_operand_order"] for name in names] == [False, True, True]
-    assert [found[name]["order_depends_on_parameters"] for name in names] == [False, False, True]
+    assert [by_name[name]["keeps_operand_order"] for name in names] == [False, True, True]
+    assert [by_name[name]["order_depends_on_parameters"] for name in names] == [False, False, True]
     always = ("on_all_ranks", "from_run_to_run", "for_any_chunk_size", "on_either_engine")
-    assert found["ring"]["same_bits"] == {"unless": None, **dict.fromkeys(always, True)}
-    assert found["reduce_bcast"]["parameters"] == {
+    assert by_name["ring"]["same_bits"] == {"unless": None, **dict.fromkeys(always, True)}
+    assert by_name["reduce_bcast"]["parameters"] == {
         name: {"default": "binomial", "range": f"an algorithm of {name}"} for name in ("reduce", "bcast")
     }
-    assert found["ring_bidirectional"]["strands"] == 2
+    assert by_name["ring_bidirectional"]["strands"] == 2
     assert listed["bcast"][0]["keeps_operand_order"] is None
 
 
 def test_list_tells_what_an_algorithm_needs_and_that_one_fails(even, broken):
-    found = {e["name"]: e for e in json.loads(good("list", "--json"))["barrier"]}["evenly"]
-    assert found["requires"] == "an even number of ranks that k divides"
-    assert found["parameters"] == {"k": {"default": 2, "range": "a whole number of at least 2"}}
-    assert (found["excess"], found["proved_with"]) == ("none, of course", ["k = 3 for p = 1-6"])
+    facts = {e["name"]: e for e in json.loads(good("list", "--json"))["barrier"]}["evenly"]
+    assert facts["requires"] == "an even number of ranks that k divides"
+    assert facts["parameters"] == {"k": {"default": 2, "range": "a whole number of at least 2"}}
+    assert (facts["excess"], facts["proved_with"]) == ("none, of course", ["k = 3 for p = 1-6"])
     output = good("list")
     assert "needs an even number of ranks that k divides" in output
     assert "parameter k=2: a whole number of at least 2" in output
@@ -135,8 +135,8 @@ def test_list_shows_every_algorithm_to_people():
     text = " ".join(output.split())
     names = mpicoll.list_algorithms()
     everywhere, prefixes = ("reduce", "reduce_scatter", "allreduce"), ("scan", "exscan")
-    assert text.count("same bits on all ranks, from run to run") == sum(len(names[one]) for one in everywhere)
-    assert text.count("same bits from run to run") == sum(len(names[one]) for one in prefixes)
+    assert text.count("same bits on all ranks, from run to run") == sum(len(names[name]) for name in everywhere)
+    assert text.count("same bits from run to run") == sum(len(names[name]) for name in prefixes)
     assert "2 strands side by side" in output and "direct: ranks handle only blocks" in output
 
 
@@ -176,15 +176,15 @@ def test_show_takes_parameters_and_a_root():
 
 def test_show_writes_svg(tmp_path):
     path = tmp_path / "ring.svg"
-    said = "allreduce ring, p = 4: 6 steps, 24 messages, at most 1.5 n bytes per rank"
-    assert good("show", "allreduce", "ring", "-p", "4", "--svg", str(path)) == f"{path}: {said}\n"
-    assert said in path.read_text(encoding="utf-8")
+    headline = "allreduce ring, p = 4: 6 steps, 24 messages, at most 1.5 n bytes per rank"
+    assert good("show", "allreduce", "ring", "-p", "4", "--svg", str(path)) == f"{path}: {headline}\n"
+    assert headline in path.read_text(encoding="utf-8")
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     assert good("show", "allreduce", "ring", "-p", "4", "--svg", "-") == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("show", "allreduce", "tre"), "mpicoll show: no allreduce algorithm is called 'tre'; did you mean 'tree' or"),
         (("show", "alreduce", "ring"), "mpicoll show: no collective is called 'alreduce'; did you mean 'allreduce'"),
@@ -218,8 +218,8 @@ def test_show_writes_svg(tmp_path):
         (("info", "-n", "2"), "No such option '-n'; mpiexec starts the ranks: mpiexec -n N mpicoll"),
     ],
 )
-def test_usage_errors_are_one_line(args, said):
-    assert said in refused(*args)
+def test_usage_errors_are_one_line(args, message):
+    assert message in refused(*args)
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
@@ -257,7 +257,7 @@ def test_verify_proves_all_that_is_registered():
 SPEC = "reduce_bcast(reduce=chain,bcast=chain)"
 
 
-@pytest.mark.parametrize(("words", "row", "said"), [
+@pytest.mark.parametrize(("words", "row", "message"), [
     (("reduce", "--max-ranks", "2", "--jobs", "1"), "reduce chain 1-2", "all hold: "),
     (("allreduce", "ring", "--max-ranks", "3", "--jobs", "1"), "allreduce ring 1-3", "all hold: 1 algorithm, 3"),
     (("gatherv", "--max-ranks", "2", "--jobs", "1"), "gather linear 1-2", "all hold: "),  # forms with counts
@@ -265,9 +265,9 @@ SPEC = "reduce_bcast(reduce=chain,bcast=chain)"
     (("allreduce", SPEC, "--max-ranks", "4", "--jobs", "1"), f"allreduce {SPEC} 1-4", "1 algorithm, 4 schedules"),
     (("allreduce", SPEC, "--max-ranks", "4"), f"allreduce {SPEC} 1-4", "1 algorithm, 4 schedules"),
 ])
-def test_verify_takes_a_collective_an_algorithm_and_parameters(words, row, said):
+def test_verify_takes_a_collective_an_algorithm_and_parameters(words, row, message):
     output = good("verify", *words)
-    assert row.split() in [found[:3] for found in rows(output)] and said in output
+    assert row.split() in [cells[:3] for cells in rows(output)] and message in output
     assert words[0] == "allreduce" or "allreduce" not in output
 
 
@@ -314,9 +314,9 @@ def test_verify_fails_if_one_of_many_raises(raising):
     result = run("verify", "barrier", "--max-ranks", "4", "--jobs", "1")
     assert result.exit_code == 1
     assert "barrier raises on p=3: ZeroDivisionError: three" in result.stdout
-    found = [row[:5] for row in rows(result.stdout)]
-    assert ["barrier", "raises", "1-2,", "4", "3"] in found
-    assert ["barrier", "dissemination", "1-4"] in [row[:3] for row in found]
+    table = [row[:5] for row in rows(result.stdout)]
+    assert ["barrier", "raises", "1-2,", "4", "3"] in table
+    assert ["barrier", "dissemination", "1-4"] in [row[:3] for row in table]
     every = len(mpicoll.list_algorithms()["barrier"])
     assert f"1 of {every} fail: {every} algorithms" in result.stdout
 
@@ -393,8 +393,8 @@ def facts(*ranks):
 
 
 def test_info_puts_ranks_that_agree_on_one_line():
-    found = facts(("a", [0, 1], None), ("a", [0, 1], None), ("b", [3], "no luck"))
-    golden.compare(info.lines(found), "info.txt")
+    ranks = facts(("a", [0, 1], None), ("a", [0, 1], None), ("b", [3], "no luck"))
+    golden.compare(info.lines(ranks), "info.txt")
 
 
 def test_info_finds_the_library_that_is_loaded(tmp_path):

@@ -29,14 +29,14 @@ def mine(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize(("args", "said"), [
+@pytest.mark.parametrize(("args", "message"), [
     (("list",), " mine "),
     (("show", "bcast", "mine", "-p", "3"), "bcast mine, p = 3: 2 steps, 2 messages, at most 2 n bytes per rank"),
     (("verify", "bcast", "mine", "--max-ranks", "4", "--jobs", "1"), "all hold: 1 algorithm, 10 schedules"),
     (("verify", "bcast", "mine", "--max-ranks", "3", "--jobs", "2"), "all hold: 1 algorithm, 6 schedules"),
 ])
-def test_a_loaded_algorithm_is_like_any_other(mine, args, said):
-    assert said in good("--load", mine, *args)
+def test_a_loaded_algorithm_is_like_any_other(mine, args, message):
+    assert message in good("--load", mine, *args)
 
 
 def test_several_files_each_once(mine, tmp_path):
@@ -56,7 +56,7 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("x = 1\ndef f(:\n", "mine.py, line 2: invalid syntax"),
         ("x = 1\n1 / 0\n", "mine.py, line 2: ZeroDivisionError: division by zero"),
@@ -81,11 +81,11 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path):
         ),
     ],
 )
-def test_a_file_that_does_not_load_is_one_line(tmp_path, content, said):
+def test_a_file_that_does_not_load_is_one_line(tmp_path, content, message):
     path = tmp_path / "mine.py"
     path.write_text(content, encoding="utf-8")
     line = refused("--load", path, "list")
-    assert line.startswith("mpicoll: ") and said in line
+    assert line.startswith("mpicoll: ") and message in line
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):

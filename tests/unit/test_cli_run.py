@@ -33,14 +33,14 @@ def run(*args, env=None):
 @pytest.fixture
 def asked(monkeypatch):
     """Return what the command would run, without running it."""
-    found = []
-    monkeypatch.setattr(command, "_prepare", lambda *what: found.append(what))
+    calls = []
+    monkeypatch.setattr(command, "_prepare", lambda *what: calls.append(what))
     monkeypatch.setattr(command, "_run", lambda program: None)
 
     def ask(*args):
         result = run(*args)
         assert result.exit_code == 0, result.output
-        program, overrides, *flags = found.pop()
+        program, overrides, *flags = calls.pop()
         return (program.kind, program.what, tuple(program.arguments)), dict(overrides.algorithms), tuple(flags)
 
     return ask
@@ -70,14 +70,14 @@ def test_help_is_of_the_command_before_the_program():
 
 
 def test_using():
-    given = ["allreduce=recursive_multiplying(k=5)", "engine=mpi4py", "chunk_bytes=4096", "window=2", "bcast=native"]
+    words = ["allreduce=recursive_multiplying(k=5)", "engine=mpi4py", "chunk_bytes=4096", "window=2", "bcast=native"]
     algorithms = (("allreduce", "recursive_multiplying(k=5)"), ("bcast", "native"))
-    assert parse_using(given) == Overrides(algorithms, 4096, 2, "mpi4py")
+    assert parse_using(words) == Overrides(algorithms, 4096, 2, "mpi4py")
     assert parse_using([]) == Overrides()
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ((), "no program was named; give a script, -m MODULE, -c CODE, or - for standard input"),
         (("-m",), "-m needs the name of a module after it"),
@@ -95,11 +95,11 @@ def test_using():
     ],
 )
 @pytest.mark.usefixtures("nobody_waits")
-def test_usage_errors_are_one_line_of_rank_0(args, said):
+def test_usage_errors_are_one_line_of_rank_0(args, message):
     result = run(*args)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.startswith("mpicoll") and result.stderr.count("\n") == 1
-    assert said in result.stderr
+    assert message in result.stderr
     other = run(*args, env={"PMI_RANK": "1"})
     assert (other.exit_code, other.output) == (2, "")
 
@@ -161,12 +161,12 @@ def both(place, *words, flags=(), code=None):
     runner = place / "elsewhere"
     runner.mkdir(exist_ok=True)
     (runner / "runner.py").write_text(RUN.replace('"<string>"', "__file__"))
-    found = []
+    outcomes = []
     for start in ((), (str(runner / "runner.py"),)):
         line = [sys.executable, *flags, *start, *words]
         done = subprocess.run(line, cwd=place, input=code, capture_output=True, text=True, check=False)
-        found.append((done.returncode, done.stdout, done.stderr))
-    return found
+        outcomes.append((done.returncode, done.stdout, done.stderr))
+    return outcomes
 
 
 @pytest.mark.parametrize(
@@ -235,12 +235,12 @@ def shown(tally):
 
 
 def test_a_tally_counts_over_communicators():
-    tally, one, other = Tally(), CommState(), CommState()
-    one.traces.append(tally.sink())
+    tally, state, other = Tally(), CommState(), CommState()
+    state.traces.append(tally.sink())
     other.traces.append(tally.sink())
-    one.ran("bcast", "chain", "long")
+    state.ran("bcast", "chain", "long")
     for _ in range(1500):
-        one.ran("allreduce", "ring", "why not")
+        state.ran("allreduce", "ring", "why not")
         other.ran("allreduce", "ring", "why not", nbytes=16)
     other.ran("allreduce", "ring", "chosen", form="persistent")
     other.ran("allreduce", "native", "missing", engine="native")

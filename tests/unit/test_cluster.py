@@ -126,8 +126,8 @@ def test_the_command_of_a_launch(tmp_path):
 def test_half_a_line_is_left_out(tmp_path):
     file = tmp_path / "lines"
     file.write_text('{"kind": "run", "environment": {"ranks": 2}}\n{"kind": "result", "size": 8}\n{"kind": "res')
-    found = read(file)
-    assert (found.environment, found.rows) == ({"ranks": 2}, [{"kind": "result", "size": 8}])
+    contents = read(file)
+    assert (contents.environment, contents.rows) == ({"ranks": 2}, [{"kind": "result", "size": 8}])
 
 
 @pytest.mark.parametrize("status, valid, failure", [
@@ -143,9 +143,9 @@ def test_a_launch_that_ends_early_keeps_its_rows_and_is_a_failure(tmp_path, stat
 
     (tmp_path / "f").write_text('{"kind": "result"}\n')  # of the launch before
     net: Any = SimpleNamespace(launch=launch)
-    found = bench(OnLayout(net, Layout(2, 1), Path("python"), 1.0), Plan(("bcast",), (8,), "50Mbit"), "bcast",
+    results = bench(OnLayout(net, Layout(2, 1), Path("python"), 1.0), Plan(("bcast",), (8,), "50Mbit"), "bcast",
                   tmp_path / "f")
-    assert (len(found.rows), found.failure) == (valid is not None, failure)
+    assert (len(results.rows), results.failure) == (valid is not None, failure)
 
 
 def test_files_are_utf_8_in_any_locale(tmp_path):
@@ -247,8 +247,8 @@ def test_a_failure_is_reported_and_measurements_are_kept(conductor, tmp_path, mo
     conductor.run({"mpich": Path("python")}, [Layout(4, 1)])
     rows = [(row["collective"], row["algorithm"], row["rounds"]) for row in lines_of(tmp_path / "mpich-4x1.jsonl")[1:]]
     assert rows == [("reduce", name, 6) for name in ("native", "auto", "gloo")]
-    told = "mpich-4x1: gloo had to be ended"
-    assert conductor.failures == [told, "mpich-4x1: mpicoll bench bcast: status 1: it broke", told]
+    failure = "mpich-4x1: gloo had to be ended"
+    assert conductor.failures == [failure, "mpich-4x1: mpicoll bench bcast: status 1: it broke", failure]
 
 
 def test_an_interruption_leaves_what_there_was(conductor, tmp_path, monkeypatch):
@@ -269,11 +269,11 @@ def test_an_interruption_leaves_what_there_was(conductor, tmp_path, monkeypatch)
 
 
 def shown(rows: list[dict[str, Any]], theirs: dict[Any, Any] | None = None) -> str:
-    found = Found("mpich", Layout(4, 1), {})
-    found.ours["bcast"].append(rows)
-    found.theirs.update({key: [value] for key, value in (theirs or {}).items()})
+    results = Found("mpich", Layout(4, 1), {})
+    results.ours["bcast"].append(rows)
+    results.theirs.update({key: [value] for key, value in (theirs or {}).items()})
     screen = Console(file=io.StringIO(), width=180)
-    summary.show(screen, [found], [{Call("bcast", 1 << 20): 1 << 20}], "50Mbit links")
+    summary.show(screen, [results], [{Call("bcast", 1 << 20): 1 << 20}], "50Mbit links")
     return screen.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -285,10 +285,10 @@ def test_tables():
     chain = row("bcast", size, "chain", 1100.0, ratio=2.27, verdict="faster")
     theirs = {("gloo", Call("bcast", size)): Measured([5000.0] * 8, True),
               ("IMB", Call("bcast", size)): Measured([], note="IMB-MPI1 has no bcast")}
-    said = [shown([native, auto, chain, row("bcast", size, "ring", 900.0, valid=False)], theirs),
+    tables = [shown([native, auto, chain, row("bcast", size, "ring", 900.0, valid=False)], theirs),
             shown([native, row("bcast", size, "auto", 900.0, valid=False)]),
             shown([native, auto, {**chain, "median_us": 1600.0}]), shown([native, chain])]
-    golden.compare("\n".join(said), "bench-cluster.txt")
+    golden.compare("\n".join(tables), "bench-cluster.txt")
 
 
 def test_without_results_there_is_no_table():
@@ -305,10 +305,10 @@ def command(monkeypatch, tmp_path):
     monkeypatch.setattr(Net, "order", [])
     monkeypatch.setattr(cli, "enter", lambda: None)
     monkeypatch.setattr(cli, "python_of", lambda mpi: Path(sys.executable))
-    given = ["--sizes", "64K", "--collectives", "bcast", "--peers", "none", "--out", str(tmp_path / "new" / "out")]
+    arguments = ["--sizes", "64K", "--collectives", "bcast", "--peers", "none", "--out", str(tmp_path / "new" / "out")]
 
     def run(*more: str) -> Any:
-        return CliRunner().invoke(cli.cluster, [*given, *more], prog_name="cluster")
+        return CliRunner().invoke(cli.cluster, [*arguments, *more], prog_name="cluster")
 
     return run
 

@@ -112,8 +112,8 @@ def test_an_algorithm_that_says_it_is_direct_and_is_not(p, root):
 
 
 def test_a_scatter_and_an_alltoall_that_say_so_falsely():
-    said = "as direct=True declares, got block"
-    refused(adhoc("scatter", lambda p, rank: mirror(by_way_of_rank_1(p, rank)), 3, direct=True), f"{said} 2")
-    refused(adhoc("alltoall", find("alltoall", "bruck"), 4, direct=True), said)
+    message = "as direct=True declares, got block"
+    refused(adhoc("scatter", lambda p, rank: mirror(by_way_of_rank_1(p, rank)), 3, direct=True), f"{message} 2")
+    refused(adhoc("alltoall", find("alltoall", "bruck"), 4, direct=True), message)
     verify(adhoc("alltoall", find("alltoall", "bruck"), 4))
     verify(adhoc("alltoall", find("alltoall", "pairwise"), 4, direct=True))

@@ -32,7 +32,7 @@ def test_parallel_keeps_strands_apart():
     assert parallel(parallel([a], [b]), [a]) == Strands((((a,),), ((b,),), ((a,),)))
 
 
-@pytest.mark.parametrize("entry", [each for each in MOVING if each.values[0].is_exact])
+@pytest.mark.parametrize("entry", [collective for collective in MOVING if collective.values[0].is_exact])
 @pytest.mark.parametrize("p", [1, 2, 5, 8])
 def test_mirror_twice_is_nothing(entry, p):
     p = served(entry, p)
@@ -70,8 +70,8 @@ def test_rotate_right_round_is_nothing(entry):
 
 def test_relabel_spreads_a_block_over_several():
     program = [(Send(0, (0, 1)), RecvReduce(1, (1,), "left")), Reduce(Loc("a", 1), Loc(INPUT, 1), "left")]
-    found = relabel(program, lambda r: r + 5, lambda b: (10 * b, 10 * b + 1))
-    assert found == Strands(
+    relabelled = relabel(program, lambda r: r + 5, lambda b: (10 * b, 10 * b + 1))
+    assert relabelled == Strands(
         (
             (
                 (Send(5, (0, 1, 10, 11)), RecvReduce(6, (10, 11), "left")),
@@ -118,23 +118,23 @@ def chains(p, rank):
     def flip(x):
         return p - 1 - x
 
-    one, two = reduce(p, rank), relabel(reduce(p, flip(rank)), flip, lambda b: (1,))
-    return parallel(then(one, mirror(one)), then(two, mirror(two)))
+    first, second = reduce(p, rank), relabel(reduce(p, flip(rank)), flip, lambda b: (1,))
+    return parallel(then(first, mirror(first)), then(second, mirror(second)))
 
 
 @pytest.mark.parametrize("p", [*range(1, 9), 13])
 def test_two_strands_hold_and_run_side_by_side(p):
-    made = adhoc("allreduce", chains, p, blocks=2, strand=int)
-    holds(made)
-    assert verify(made).steps == 2 * (p - 1)
+    schedule = adhoc("allreduce", chains, p, blocks=2, strand=int)
+    holds(schedule)
+    assert verify(schedule).steps == 2 * (p - 1)
 
 
 @pytest.mark.parametrize("p", [2, 3, 8])
 def test_a_block_moves_in_the_strand_declared(p):
     """Compositions count on it; where there is but one strand there is nothing to declare."""
     for strand in (lambda b: 0, lambda b: 1, lambda b: 1 - b, lambda b: b + 1):
-        made = adhoc("allreduce", chains, p, blocks=2, strand=strand)
-        refused(made, r"expected block \d in strand \d, as declared, got strand \d")
+        schedule = adhoc("allreduce", chains, p, blocks=2, strand=strand)
+        refused(schedule, r"expected block \d in strand \d, as declared, got strand \d")
     verify(adhoc("allreduce", find("allreduce", "naive"), p, strand=lambda b: 5))
 
 
@@ -150,15 +150,15 @@ def test_the_same_in_one_sequence_deadlocks(p):
 
 def test_strands_may_read_the_same_block_but_not_move_it():
     """Side by side they could; but of a block that moves in two strands a composition would take one only."""
-    made = of_ranks(
+    schedule = of_ranks(
         "bcast",
         parallel([Send(1, (0,))], [Send(2, (0,))]),
         parallel([Recv(0, (0,))], []),
         parallel([], [Recv(0, (0,))]),
     )
-    assert execute(made).memory == [{VALUE: {0: 1}, INPUT: own} for own in ({0: 1}, {}, {})]
-    check_tables(made)
-    refused(made, "expected block 0 in strand 0, as declared, got strand 1")
+    assert execute(schedule).memory == [{VALUE: {0: 1}, INPUT: own} for own in ({0: 1}, {}, {})]
+    check_tables(schedule)
+    refused(schedule, "expected block 0 in strand 0, as declared, got strand 1")
 
 
 # -- accumulators -------------------------------------------------------------------------------------------
@@ -188,14 +188,14 @@ def scan_then_bcast(p, rank):
 @pytest.mark.parametrize("p", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("in_order", [False, True])
 def test_one_message_reduced_into_two_accumulators(p, in_order):
-    made = adhoc("allreduce", scan_then_bcast, p, ordered=True, in_order=in_order)
-    holds(made)
-    assert {"total", VALUE} <= set(execute(made).memory[0])
+    schedule = adhoc("allreduce", scan_then_bcast, p, ordered=True, in_order=in_order)
+    holds(schedule)
+    assert {"total", VALUE} <= set(execute(schedule).memory[0])
 
 
 def test_reduce_into_what_is_undefined_copies():
-    made = of_ranks("allreduce", [(Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("b", 0), Loc("a", 0)))])
-    assert execute(made).memory == [{buffer: {0: 1} for buffer in (VALUE, INPUT, "a", "b")}]
+    schedule = of_ranks("allreduce", [(Reduce(Loc("a", 0), Loc(INPUT, 0)), Reduce(Loc("b", 0), Loc("a", 0)))])
+    assert execute(schedule).memory == [{buffer: {0: 1} for buffer in (VALUE, INPUT, "a", "b")}]
 
 
 def test_reduce_of_what_is_undefined_is_refused():

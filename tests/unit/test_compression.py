@@ -98,7 +98,7 @@ def test_codes_may_lie_anywhere(codec):
     x = np.random.default_rng(5).standard_normal(n).astype(np.float32)
     memory = np.full(codec.nbytes(n) + 5, 0xA5, np.uint8)
     params = codec.params()
-    at = [each.__array_interface__["data"][0] for each in (memory, x, params)]
+    at = [array.__array_interface__["data"][0] for array in (memory, x, params)]
     reduce.call(codec.addresses[0], at[0] + 3, at[1], at[2], n)
     assert (memory[3:-2] == codec.encode(x)).all() and (memory[[0, 1, 2, -2, -1]] == 0xA5).all() and not params[0]
 
@@ -116,7 +116,7 @@ def test_a_codec_is_written_as_it_is_read(spec):
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ("int7", "there are cast, int8, int4, topk, float16"),
         ("int8(group=0)", "power of two from 1 to 4096"),
@@ -130,8 +130,8 @@ def test_a_codec_is_written_as_it_is_read(spec):
         ("cast(bfloat16, float16)", "there is no codec"),
     ],
 )
-def test_invalid_codecs_are_refused_in_words(spec, said):
-    with pytest.raises(ParameterError, match=said):
+def test_invalid_codecs_are_refused_in_words(spec, message):
+    with pytest.raises(ParameterError, match=message):
         parse(spec)
 
 
@@ -196,12 +196,12 @@ def test_a_wrong_claim_is_found(monkeypatch):
 def test_nodes_send_codes_to_each_other(p):
     middle = "quantized(codec=int4)"
     assert prove(find("allreduce", "hierarchical"), p, {"groups": 3, "middle": middle}) == 1
-    made = mpicoll.schedule("allreduce", f"hierarchical(groups=3, middle={middle})", p)
-    assert str(made.codec) == "int4(group=64)"
+    hierarchical = mpicoll.schedule("allreduce", f"hierarchical(groups=3, middle={middle})", p)
+    assert str(hierarchical.codec) == "int4(group=64)"
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ("quantized(codec=int9)", "there is no codec"),
         ("quantized(group=0)", "at least 1"),
@@ -209,8 +209,8 @@ def test_nodes_send_codes_to_each_other(p):
         ("quantized(codec=bfloat16, group=64)", "has no group"),
     ],
 )
-def test_a_schedule_refuses_what_is_no_codec(spec, said):
-    with pytest.raises(ParameterError, match=said):
+def test_a_schedule_refuses_what_is_no_codec(spec, message):
+    with pytest.raises(ParameterError, match=message):
         mpicoll.schedule("allreduce", spec, 4)
 
 
@@ -253,14 +253,14 @@ def test_a_matrix_of_low_rank_comes_back():
 
 def test_powersgd_sends_its_error_later():
     draw, average = np.random.default_rng(8), PowerSGD(Alone(), rank=2)
-    buffer, sent, given = np.empty(400, np.float32), np.zeros(400), np.zeros(400)
+    buffer, sent, total = np.empty(400, np.float32), np.zeros(400), np.zeros(400)
     for _ in range(20):
         buffer[:] = draw.standard_normal(400)
-        given += buffer
+        total += buffer
         average(buffer)
         sent += buffer
     (_, residual), = average.kept.values()
-    assert np.allclose(sent + residual, given, atol=1e-4) and np.abs(sent - given).max() > 0.1
+    assert np.allclose(sent + residual, total, atol=1e-4) and np.abs(sent - total).max() > 0.1
 
 
 def test_powersgd_refuses_other_arrays():

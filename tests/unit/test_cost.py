@@ -50,12 +50,12 @@ def test_presets_are_networks_of_their_names():
 def test_a_file(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**described(), "source": "measured"}))
-    found = network(path)
-    assert (found.name, found.links.rate, found.short_bytes) == ("mine", 20.0, 1024.0)
+    read = network(path)
+    assert (read.name, read.links.rate, read.short_bytes) == ("mine", 20.0, 1024.0)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("{", "x.json is no JSON"),
         ("[]", "x.json must be an object with copy_rate, fold_rate, links, node, short_bytes"),
@@ -71,10 +71,10 @@ def test_a_file(tmp_path):
         (json.dumps(described(links={**described()["links"], "ports": 1.5})), "links.ports is 1.5; it must be a whole"),
     ],
 )
-def test_invalid_networks_are_refused_in_words(content, said):
+def test_invalid_networks_are_refused_in_words(content, message):
     with pytest.raises(ArgumentError) as caught:
         parse(content, "x.json")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_network_that_is_not_there_names_the_presets():
@@ -130,8 +130,8 @@ def test_chunks_overlap():
     first = (p - 1) * (ALPHA + chunk / RATE)
     assert cut == pytest.approx(first + 9 * (ALPHA + chunk / RATE))
     assert cut < whole / 2
-    one = float(cost(profile("bcast", "chain", p), PLAIN, np.array([n]), chunk, 1)[0])
-    assert one > cut
+    single = float(cost(profile("bcast", "chain", p), PLAIN, np.array([n]), chunk, 1)[0])
+    assert single > cut
 
 
 def test_a_gap_counts_per_further_message():
@@ -362,7 +362,7 @@ def test_choose_says_what_auto_would_choose():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("alltoallv", "-p", "4"), "its ranks know only their own counts"),
         (("allreduce", "-p", "4", "--network", "nowhere"), "presets are"),
@@ -371,9 +371,9 @@ def test_choose_says_what_auto_would_choose():
         (("allreduce", "-p", "4", "--sizes", "much"), "much"),
     ],
 )
-def test_choose_refuses_in_words(words, said):
+def test_choose_refuses_in_words(words, message):
     done = run("choose", *words)
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output
 
 
 def test_choices_print_slowdowns(tmp_path):

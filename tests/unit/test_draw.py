@@ -57,14 +57,14 @@ def test_pictures_in_text(collective, name, p, more):
 
 def test_the_first_line_has_the_bytes_that_were_measured():
     """Of all blocks for collectives whose vector is that, of a rank's for alltoall; a barrier moves none."""
-    for collective, name, p, said in (
+    for collective, name, p, ending in (
         ("allreduce", "halving_doubling(form=fold)", 13, "at most 2.75 n bytes per rank"),
         ("alltoall", "pairwise", 4, "at most 0.75 n bytes per rank"),
         ("scatter", "linear", 1, "at most 0 bytes per rank"),
         ("bcast", "chain", 3, "at most n bytes per rank"),
         ("barrier", "dissemination", 4, "p = 4: 2 steps, 8 messages"),
     ):
-        assert Picture(schedule(collective, name, p)).headline.endswith(said)
+        assert Picture(schedule(collective, name, p)).headline.endswith(ending)
 
 
 @pytest.mark.parametrize("entry", list(registered()), ids=lambda a: f"{a.collective.name}-{a.name}")

@@ -30,8 +30,8 @@ def drawn():
     """(name, parent, other bases, MPI error class) of each line of the tree in the docstring."""
     path = []
     for line in errors.__doc__.splitlines():
-        if found := re.match(r"    ( *)(\w+)(?: \[([^\]]*)\])?(?:  |$)", line):
-            indent, name, extra = found.groups()
+        if match := re.match(r"    ( *)(\w+)(?: \[([^\]]*)\])?(?:  |$)", line):
+            indent, name, extra = match.groups()
             depth = len(indent) // 4
             path[depth:] = [name]
             bases, _, code = (extra or "").partition(":")

@@ -294,8 +294,8 @@ def twice(p, rank):
 
 def test_explore_writes_a_page(tmp_path):
     out = tmp_path / "page.html"
-    told = good("explore", "--collectives", "MPI_Bcast", "--algorithms", "knomial(k=3),chain", "-p", "3-4,7", "-o", out)
-    assert re.fullmatch(rf"{re.escape(str(out))}: \d+ schedules, \d\.\d MB, opens in any browser .*\n", told)
+    text = good("explore", "--collectives", "MPI_Bcast", "--algorithms", "knomial(k=3),chain", "-p", "3-4,7", "-o", out)
+    assert re.fullmatch(rf"{re.escape(str(out))}: \d+ schedules, \d\.\d MB, opens in any browser .*\n", text)
     content = unpacked(out.read_text())
     assert {entry["p"] for entry in content["schedules"].values()} == {3, 4, 7}
     assert {"bcast/knomial(k=3)/p=7/root=6", "bcast/chain/p=3"} <= set(content["schedules"])
@@ -314,7 +314,7 @@ def test_explore_writes_to_standard_output():
     assert list(content["schedules"]) == ["barrier/double_ring/p=3"]
 
 
-@pytest.mark.parametrize(("args", "said"), [
+@pytest.mark.parametrize(("args", "message"), [
     (["--collectives", "nothing"], "nothing"),
     (["--algorithms", "<b>"], "no algorithm is named '<b>'"),
     (["--collectives", "bcast", "--algorithms", "rnig"], "rnig"),
@@ -327,13 +327,14 @@ def test_explore_writes_to_standard_output():
     (["ring"], "--algorithms NAME,NAME"),
     (["-n", "4"], "-p 2-9,16"),
 ])  # fmt: skip
-def test_usage_errors_are_one_line(args, said, tmp_path):
-    assert said in refused("explore", "-o", tmp_path / "page.html", *args)
+def test_usage_errors_are_one_line(args, message, tmp_path):
+    assert message in refused("explore", "-o", tmp_path / "page.html", *args)
 
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
-    told = refused("explore", "--algorithms", "double_ring", "-p", "2", "-o", tmp_path / "no" / "page.html", status=1)
-    assert "cannot write" in told
+    page = tmp_path / "no" / "page.html"
+    message = refused("explore", "--algorithms", "double_ring", "-p", "2", "-o", page, status=1)
+    assert "cannot write" in message
 
 
 def test_verify_writes_a_page_of_what_fails(tmp_path, registry):
@@ -350,8 +351,8 @@ def test_verify_writes_a_page_of_what_fails(tmp_path, registry):
 
 def test_verify_writes_no_page_if_all_hold(tmp_path):
     out = tmp_path / "page.html"
-    told = good("verify", "barrier", "double_ring", "--max-ranks", "3", "--explore", out)
-    assert "not written, since all hold" in told
+    output = good("verify", "barrier", "double_ring", "--max-ranks", "3", "--explore", out)
+    assert "not written, since all hold" in output
     assert not Path(out).exists()
 
 
@@ -416,11 +417,11 @@ def test_ranks_are_placed_as_the_options_say(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("args", "said"), [
+@pytest.mark.parametrize(("args", "message"), [
     (["--network", "nowhere"], "no network: cannot read nowhere"), (["--network", "infiniband", "--size", "x"], "'x'"),
 ])
-def test_a_network_or_a_size_that_is_none_is_one_line(args, said, tmp_path):
-    assert said in refused("explore", "--algorithms", "double_ring", "-o", tmp_path / "page.html", *args)
+def test_a_network_or_a_size_that_is_none_is_one_line(args, message, tmp_path):
+    assert message in refused("explore", "--algorithms", "double_ring", "-o", tmp_path / "page.html", *args)
 
 
 # -- notebooks --------------------------------------------------------------------------------------------------------

@@ -20,16 +20,16 @@ def key(digest: int) -> Any:
 
 
 def test_a_kind_was_seen_when_the_same_served_it_twice():
-    table, one, other = Table(), Prepared(), Prepared()
-    assert not table.was_served_alike(key(1), (weakref.ref(one), SIDES))
+    table, first, other = Table(), Prepared(), Prepared()
+    assert not table.was_served_alike(key(1), (weakref.ref(first), SIDES))
     assert not table.was_served_alike(key(1), (weakref.ref(other), SIDES))
     assert not table.was_served_alike(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
     assert table.was_served_alike(key(1), (weakref.ref(other), ((0, 8), (0, 8))))
 
 
 def test_kinds_seen_long_ago_are_forgotten():
-    table, one = Table(), Prepared()
+    table, prepared = Table(), Prepared()
     for digest in range(MAX_SEEN + 1):
-        table.was_served_alike(key(digest), (weakref.ref(one), SIDES))
-    assert not table.was_served_alike(key(0), (weakref.ref(one), SIDES))
-    assert table.was_served_alike(key(MAX_SEEN), (weakref.ref(one), SIDES))
+        table.was_served_alike(key(digest), (weakref.ref(prepared), SIDES))
+    assert not table.was_served_alike(key(0), (weakref.ref(prepared), SIDES))
+    assert table.was_served_alike(key(MAX_SEEN), (weakref.ref(prepared), SIDES))

@@ -28,14 +28,14 @@ class Stage:
         return True
 
 
-def made(*stages, finish=lambda: None):
+def start_operation(*stages, finish=lambda: None):
     choice = SimpleNamespace(collective="bcast")
     return Operation(choice, 1, [lambda stage=stage: stage for stage in stages], finish, keep="memory")
 
 
 @pytest.mark.parametrize("error", [TimeoutError("alarm"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_error_of_a_signal_handler_ends_no_operation(error):
-    operation = made(Stage(error))
+    operation = start_operation(Stage(error))
     with pytest.raises(type(error)):
         operation.step(0.0)
     assert not operation.done and operation.error is None
@@ -44,7 +44,7 @@ def test_an_error_of_a_signal_handler_ends_no_operation(error):
 
 @pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), MismatchError("root", [0, 1]), MemoryError()])
 def test_an_error_of_a_stage_is_raised_in_wait(error):
-    operation = made(Stage(error))
+    operation = start_operation(Stage(error))
     assert operation.step(0.0) and operation.was_aborted and operation.keep == "memory"
     with pytest.raises(type(error)):
         operation.raise_error()
@@ -52,7 +52,7 @@ def test_an_error_of_a_stage_is_raised_in_wait(error):
 
 
 def test_in_another_thread_no_handler_raises():
-    operation = made(Stage(RuntimeError("a defect")))
+    operation = start_operation(Stage(RuntimeError("a defect")))
     thread = threading.Thread(target=operation.step, args=(0.0,))
     thread.start()
     thread.join()
@@ -64,22 +64,22 @@ def test_an_error_of_an_operator_is_raised_in_wait(error):
     def finish():
         raise Raised(error)
 
-    operation = made(Stage(), finish=finish)
+    operation = start_operation(Stage(), finish=finish)
     assert operation.step(0.0) and not operation.was_aborted
     with pytest.raises(type(error)):
         operation.raise_error()
 
 
 def test_an_interrupt_before_the_request_is_told_of_the_end():
-    operation, told = made(Stage()), []
+    operation, notices = start_operation(Stage()), []
     operation.step(0.0)
-    operation.on_done = lambda: told.append("done")  # as if the interrupt had come between
-    assert operation.step(0.0) and operation.step(0.0) and told == ["done"]
+    operation.on_done = lambda: notices.append("done")  # as if the interrupt had come between
+    assert operation.step(0.0) and operation.step(0.0) and notices == ["done"]
 
 
 def test_an_interrupt_while_the_request_is_told_of_the_end():
     """It is told again, for nobody knows how far that came."""
-    operation = made(Stage())
+    operation = start_operation(Stage())
     operation.on_done = Interrupts()
     with pytest.raises(KeyboardInterrupt):
         operation.step(0.0)
@@ -87,7 +87,7 @@ def test_an_interrupt_while_the_request_is_told_of_the_end():
 
 
 def test_an_operation_that_waits_for_an_earlier_one_is_not_stalled():
-    first, second = made(Stage()), made(Stage())
+    first, second = start_operation(Stage()), start_operation(Stage())
     second.predecessor = first
     for now in range(10):
         assert second.stalled(float(now)) == 0.0
@@ -97,7 +97,7 @@ def test_an_operation_that_waits_for_an_earlier_one_is_not_stalled():
 
 def test_time_in_which_nobody_looked_is_no_standing_still():
     """A program that computes for a minute between two looks has waited for a moment of it."""
-    operation = made(Stage())
+    operation = start_operation(Stage())
     operation.stalled(0.0)
     assert operation.stalled(60.0) == MAX_POLL_GAP and operation.stalled(60.5) == MAX_POLL_GAP + 0.5
 
@@ -117,9 +117,9 @@ class Interrupts:
 
 @pytest.mark.parametrize("where", ["after", "record"])
 def test_an_interrupted_end_gives_back_once(where):
-    given, interrupted = [], Interrupts()
-    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give_back=given.append))
-    prepared = SimpleNamespace(give_back=given.append, choice=None)
+    returned, interrupted = [], Interrupts()
+    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give_back=returned.append))
+    prepared = SimpleNamespace(give_back=returned.append, choice=None)
     under_way = ActiveCall(state, SimpleNamespace(operator=None, prepared=prepared, began=0.0, form="blocking"), 1)
     under_way.execution = "execution"
     under_way.memory = SimpleNamespace(copy_result=interrupted if where == "after" else None, scratch="scratch")
@@ -127,10 +127,10 @@ def test_an_interrupted_end_gives_back_once(where):
         under_way._record = interrupted
     with pytest.raises(KeyboardInterrupt):
         under_way.finish()
-    assert given == []
+    assert returned == []
     under_way.finish()
     under_way.finish()
-    assert given == ["execution", "scratch"] and interrupted.calls == 2
+    assert returned == ["execution", "scratch"] and interrupted.calls == 2
 
 
 def test_the_reference_engine_does_not_go_on_where_messages_were_lost():
@@ -145,7 +145,7 @@ def test_the_reference_engine_does_not_go_on_where_messages_were_lost():
 
 def test_the_reference_engine_reduces_once(monkeypatch):
     folded = []
-    monkeypatch.setattr(reference, "finish_step", Interrupts(lambda *given: folded.append(given[1:])))
+    monkeypatch.setattr(reference, "finish_step", Interrupts(lambda *arguments: folded.append(arguments[1:])))
     execution = reference.Execution.__new__(reference.Execution)
     execution.plan = SimpleNamespace(lanes=1, window=1, rows=None, segments=None)
     execution.tables = SimpleNamespace(address=0)

@@ -212,10 +212,12 @@ def crossing(run, rank, waits_on_second, pickled=""):
     """A rank that waits in a call on one of two communicators, and has made none on the other."""
     second = f"{ALL} (2)"
     record, _ = run(rank, 0)
-    one = Answer(0 if waits_on_second else 8, [] if waits_on_second else [CallId(8, 0, "Allreduce")], inside=True)
-    two = Answer(3, [CallId(3, 0, "Bcast")], inside=True) if waits_on_second and not pickled else Answer(2, inside=True)
-    two.object_calls, two.object_call = int(bool(pickled)), pickled
-    record.write("here", [(CommState(Place(name, "0-2", -1)), answer) for name, answer in ((ALL, one), (second, two))])
+    first = Answer(0 if waits_on_second else 8, [] if waits_on_second else [CallId(8, 0, "Allreduce")], inside=True)
+    in_bcast = waits_on_second and not pickled
+    other = Answer(3, [CallId(3, 0, "Bcast")], inside=True) if in_bcast else Answer(2, inside=True)
+    other.object_calls, other.object_call = int(bool(pickled)), pickled
+    answers = ((ALL, first), (second, other))
+    record.write("here", [(CommState(Place(name, "0-2", -1)), answer) for name, answer in answers])
 
 
 def test_calls_after_the_first_difference_blame_no_rank(run):
@@ -450,8 +452,8 @@ def test_a_run_of_another_user(run, shared):
         path.chmod(0o755)
     with as_another_user():
         assert command.refused("status", theirs) == f"mpicoll status: {theirs} cannot be used: Permission denied"
-        told = command.refused("status", "--job", "12")
-        assert told == "mpicoll status: no run 12 has records on this host that you may read; there are parent-13"
+        message = command.refused("status", "--job", "12")
+        assert message == "mpicoll status: no run 12 has records on this host that you may read; there are parent-13"
         assert "parent-13: moving" in command.good("status", "--wait", "0")
     theirs.chmod(0o755)
     file.chmod(0)

@@ -29,9 +29,9 @@ def test_ratios_are_those_of_auto():
 def test_the_median_launch_counts():
     small, large = ("allreduce", 8), ("allreduce", 64)
     launches = [{small: 1.0, large: 4.0}, {small: 0.5, large: 8.0}, {small: 1.1, large: 1.0}]
-    mean, each = reached(TEST, "mpich", launches)
+    mean, worst = reached(TEST, "mpich", launches)
     assert mean.launches == pytest.approx([1.1**0.5, 2.0, 2.0]) and mean.is_met
-    assert (each.value, each.launches, each.is_met, each.below) == (1.0, [0.5, 1.0, 1.1], True, [])
+    assert (worst.value, worst.launches, worst.is_met, worst.below) == (1.0, [0.5, 1.0, 1.1], True, [])
     _, missed = reached(TEST, "intel", launches)
     assert not missed.is_met and missed.below == [small] and cli.verdict(missed) == "missed: allreduce 8 B"
     assert reached(TEST, "mpich", []) == []
@@ -41,9 +41,9 @@ def test_the_median_launch_counts():
 def test_every_figure_is_a_command_of_mpicoll_bench(figure):
     from mpicoll.benchmarks.bench.cli import bench
 
-    given = bench.make_context("bench", [*figure.words.split(), "--algorithms", "native,auto"]).params
-    given.pop("path")
-    assert options.settings(2, **given).sizes
+    parameters = bench.make_context("bench", [*figure.words.split(), "--algorithms", "native,auto"]).params
+    parameters.pop("path")
+    assert options.settings(2, **parameters).sizes
     assert all(set(wanted) == {"mpich", "openmpi", "intel"} for wanted in (figure.per_size, figure.mean) if wanted)
     assert figure.per_size or figure.mean
 
@@ -87,11 +87,11 @@ def test_every_figure_is_launched_so_often(bench):
     assert len(bench.started) == 6 and "2.00 4.00 6.00" in again.output and "fresh" not in again.output
 
 
-@pytest.mark.parametrize(("status", "said"), [(1, "status 1: the last of them"), (None, "time was up: the last")])
-def test_a_launch_that_failed_is_told(bench, status, said):
+@pytest.mark.parametrize(("status", "message"), [(1, "status 1: the last of them"), (None, "time was up: the last")])
+def test_a_launch_that_failed_is_told(bench, status, message):
     bench.status = status
     done = bench("--figures", "small", "--launches", "1")
-    assert done.exit_code == 1 and f"small-1: {said}" in done.output and "small, at every size" in done.output
+    assert done.exit_code == 1 and f"small-1: {message}" in done.output and "small, at every size" in done.output
 
 
 @pytest.mark.parametrize("text", ["", "smal", "small,medium,x"])

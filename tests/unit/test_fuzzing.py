@@ -24,9 +24,9 @@ PROGRAM = Program(
 
 @pytest.mark.parametrize(("words", "programs", "most"), [([], 130, 4), (["--thorough"], 350, 8)])
 def test_hundreds_of_programs_in_a_test_run(words, programs, most):
-    launches = [each for each in run.plan(run.parse(words)) if each.suite == "mpi" and not each.many]
-    assert sum(programs_of(each.ranks, each.quick) for each in launches) >= programs
-    assert max(each.ranks for each in launches) == most
+    launches = [launch for launch in run.plan(run.parse(words)) if launch.suite == "mpi" and not launch.many]
+    assert sum(programs_of(launch.ranks, launch.quick) for launch in launches) >= programs
+    assert max(launch.ranks for launch in launches) == most
 
 
 def test_the_printed_program_reproduces_the_failure():
@@ -57,10 +57,10 @@ def test_an_account_of_a_launch_that_ends_in_the_middle(tmp_path):
 
 
 def test_the_report_says_how_many_programs_had_threads(tmp_path):
-    made = soak.Soak(random.Random(0), [2], tmp_path, 40.0)
-    made.account.threads.update({1: 41, 2: 7})
-    with (tmp_path / "said").open("w") as said:
-        soak.report(made, Console(file=said, width=160))
+    played = soak.Soak(random.Random(0), [2], tmp_path, 40.0)
+    played.account.threads.update({1: 41, 2: 7})
+    with (tmp_path / "said").open("w") as output:
+        soak.report(played, Console(file=output, width=160))
     words = [re.findall(r"\d+", line) for line in (tmp_path / "said").read_text().splitlines()]
     assert ["1", "41"] in words and ["2", "7"] in words
 
@@ -74,13 +74,13 @@ def test_an_account_of_a_failure(tmp_path):
     assert json.loads(path.read_text())["failed"] == repr(PROGRAM)
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["--minutes", "soon"], "'soon' is no number of minutes above 0"),
     (["--minutes", "0"], "'0' is no number of minutes above 0"),
     (["--ranks", "2,x"], "'2,x' is no list of numbers of ranks, like 1,2,8"),
 ])
-def test_bad_arguments(words, said, capsys):
+def test_bad_arguments(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
         soak.parse(words)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -248,7 +248,7 @@ def test_nodes_are_not_in_the_text(tmp_path):
     assert "-L 500000 " in together
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["allreduce", "rinng"], "did you mean 'ring'"), (["ring", "allreduce"], "mpicoll export allreduce ring"),
     (["alltoallv"], "so name an algorithm"), (["allreduce", "ring", "--root", 1], "has no root"),
     (["allreduce", "ring", "--network", "nowhere"], "presets are"),
@@ -256,9 +256,9 @@ def test_nodes_are_not_in_the_text(tmp_path):
     (["allreduce", "ring", "--tasks-per-node", "3"], "places 3 ranks, not 4"),
     (["allreduce", "ring", "-n", 4], "the number of ranks is -p N"),
 ])  # fmt: skip
-def test_export_refuses_in_words(words, said):
+def test_export_refuses_in_words(words, message):
     done = run(*words, "-p", 4, "--goal", "-")
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):

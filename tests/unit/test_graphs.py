@@ -64,15 +64,15 @@ def test_stencils_with_equal_blocks(offsets, alike):
 @pytest.mark.parametrize(("make", "p"), [(moore, 25), (bounded_moore, 45), (far, 15)])
 def test_a_block_for_all_neighbours_reaches_every_rank_once(make, p):
     """In a neighbor_allgather; on grids that are large enough, with as many bytes as there are ranks to pass."""
-    made = schedule("neighbor_allgather", "combining", p, graph=make(p))
+    combining = schedule("neighbor_allgather", "combining", p, graph=make(p))
     received = [
         (rank, block[0])
-        for rank in range(p) for step in made.program(rank)[0] for op in step if isinstance(op, Recv)
+        for rank in range(p) for step in combining.program(rank)[0] for op in step if isinstance(op, Recv)
         for block in op.blocks
     ]  # fmt: skip
     assert len(set(received)) == len(received)
     most = max(sum(to == rank for to, _ in received) for rank in range(p))
-    assert most == made.algorithm.claims.evaluate("branches(graph)", p, graph=made.blocks)
+    assert most == combining.algorithm.claims.evaluate("branches(graph)", p, graph=combining.blocks)
 
 
 def test_receives_must_be_in_the_order_of_sends():
@@ -93,8 +93,8 @@ def test_receives_must_be_in_the_order_of_sends():
 def test_a_plan_of_one_block_for_all():
     """The send side of a neighbor_allgather: every message is of one place, and what a rank keeps is copied."""
     graph = cartesian((2, 1), (True, True))
-    made = schedule("neighbor_allgather", "direct", 2, graph=graph)
-    plan = lower(made, 0, Shares((8,) * 4, (8,) * 4, (0,) * 4, (0, 8, 16, 24)), 1)
+    direct = schedule("neighbor_allgather", "direct", 2, graph=graph)
+    plan = lower(direct, 0, Shares((8,) * 4, (8,) * 4, (0,) * 4, (0, 8, 16, 24)), 1)
     assert [row for row in plan.rows[:, 0].tolist() if row == REDUCE] == [REDUCE, REDUCE]
     sent = {tuple(segment) for segment in plan.segments.tolist() if segment[0] == 0}
     assert sent == {(0, 0, 8)} and plan.scratch_bytes == 0

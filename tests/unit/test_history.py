@@ -226,16 +226,16 @@ def run(tmp_path, monkeypatch):
     directory = tmp_path / flight.run_name()
 
     def rank(number, *methods, pid=None):
-        one = FlightRecord()
-        one.open()
-        one.words[flight.RANK], one.words[flight.SIZE] = number, 3
+        record = FlightRecord()
+        record.open()
+        record.words[flight.RANK], record.words[flight.SIZE] = number, 3
         if pid is not None:
-            one.words[flight.PROCESS] = pid
+            record.words[flight.PROCESS] = pid
         for call, method in enumerate(methods, 1):
-            serial = one.history.write(ids(one, method, "", f"{method.lower()}.py, line 3, in f"), call, 0, 80)
+            serial = record.history.write(ids(record, method, "", f"{method.lower()}.py, line 3, in f"), call, 0, 80)
             if call < len(methods):
-                one.history.end(serial)
-        one.path.rename(directory / f"{socket.gethostname()}-{number + 1}-{os.getpid()}")
+                record.history.end(serial)
+        record.path.rename(directory / f"{socket.gethostname()}-{number + 1}-{os.getpid()}")
 
     rank.directory = directory
     return rank

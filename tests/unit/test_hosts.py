@@ -42,10 +42,10 @@ def test_numbers_of_hosts_that_cannot_be(count):
 
 
 def test_every_host_has_a_name_and_an_address():
-    made = network.Network(network.MOST, 10**6)
-    assert len({made.here, *made.addresses.values()}) == network.MOST + 1
-    assert made.names[:2] == ("host0", "host1") and f"{made.addresses['host1']} host1\n" in made.etc_hosts()
-    assert len(network.link(made.names[-1])) < 16  # what Linux allows
+    hosts = network.Network(network.MOST, 10**6)
+    assert len({hosts.here, *hosts.addresses.values()}) == network.MOST + 1
+    assert hosts.names[:2] == ("host0", "host1") and f"{hosts.addresses['host1']} host1\n" in hosts.etc_hosts()
+    assert len(network.link(hosts.names[-1])) < 16  # what Linux allows
 
 
 def test_a_rate_the_kernel_did_not_take(monkeypatch):
@@ -61,15 +61,15 @@ def test_a_rate_the_kernel_did_not_take(monkeypatch):
         network.check_shape("x", 50_000_000)
 
 
-@pytest.mark.parametrize("said", ["Error: Specified qdisc kind is unknown.\nCommand failed -:1",
+@pytest.mark.parametrize("message", ["Error: Specified qdisc kind is unknown.\nCommand failed -:1",
                                   "RTNETLINK answers: No such file or directory"])
-def test_a_kernel_without_the_filter(said):
-    assert network.refusal("tc refused", said).startswith("this kernel has no token bucket filter")
+def test_a_kernel_without_the_filter(message):
+    assert network.refusal("tc refused", message).startswith("this kernel has no token bucket filter")
 
 
 def test_a_refusal_is_one_line():
-    said = "RTNETLINK answers: Operation not permitted\nCommand failed -:1\n"
-    assert network.refusal("ip refused", said) == "ip refused: RTNETLINK answers: Operation not permitted"
+    message = "RTNETLINK answers: Operation not permitted\nCommand failed -:1\n"
+    assert network.refusal("ip refused", message) == "ip refused: RTNETLINK answers: Operation not permitted"
 
 
 @pytest.mark.parametrize(("how", "says"), [
@@ -116,9 +116,9 @@ def test_threads_do_not_come_along(monkeypatch):
         thread.join()
 
 
-@pytest.mark.parametrize(("status", "told"), [(0, 0), (7, 7), (None, 124), (-signal.SIGKILL, 137)])
-def test_exit_statuses(status, told):
-    assert __main__.as_in_a_shell(status) == told
+@pytest.mark.parametrize(("status", "expected"), [(0, 0), (7, 7), (None, 124), (-signal.SIGKILL, 137)])
+def test_exit_statuses(status, expected):
+    assert __main__.as_in_a_shell(status) == expected
 
 
 @pytest.mark.parametrize(("words", "says"), [

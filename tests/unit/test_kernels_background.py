@@ -120,10 +120,10 @@ def test_a_kernel_that_was_not_delivered_is_given_up(monkeypatch, caplog):
 
 
 def test_the_reason_of_a_failure_is_told_and_nothing_is_tried_again(tmp_path, monkeypatch, caplog):
-    said = f"import sys; open({str(tmp_path / 'started')!r}, 'a').write('x'); " \
+    compiler = f"import sys; open({str(tmp_path / 'started')!r}, 'a').write('x'); " \
            "from mpicoll.kernels import background\n" \
            "for request in background.read_requests(): sys.stderr.write(f'{request}\\tTypingError: no\\n')"
-    monkeypatch.setattr(background, "COMMAND", program(said))
+    monkeypatch.setattr(background, "COMMAND", program(compiler))
     ask()
     poll_until(lambda: not pending())
     assert caplog.messages[0].endswith("was not compiled: TypingError: no")
@@ -150,7 +150,7 @@ def test_requests_arrive_whole(monkeypatch):
     named = reduce.__name__, "address", ("SUM", SUM)
     requests = [background.Request("math", "sqrt", (4.0,)), background.Request(*named)]
     text = "from mpicoll.kernels import background; print(background.read_requests())"
-    done = subprocess.run(program(text), input=pickle.dumps([tuple(each) for each in requests]), capture_output=True,
+    done = subprocess.run(program(text), input=pickle.dumps([tuple(x) for x in requests]), capture_output=True,
                           check=True, timeout=60)
     assert done.stdout.decode().strip() == str(requests)
 
@@ -166,5 +166,5 @@ def test_the_temporary_directory_serves_only_if_no_other_user_can_write_to_it(tm
     place = tmp_path / f"mpicoll-{os.getuid()}"
     place.mkdir()
     place.chmod(mode)
-    found = any(place in directory.parents for directory in cache._directories(reduce.__file__))
-    assert found == served
+    is_used = any(place in directory.parents for directory in cache._directories(reduce.__file__))
+    assert is_used == served

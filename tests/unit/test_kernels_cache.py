@@ -169,19 +169,19 @@ def add_one(n):
 NAME = "test_kernels_cache.add_one(int64)"
 
 
-def compilations(**given):
+def compilations(**options):
     """Count compilations of the function when it is requested anew, as by another process."""
     before = len(kernels.cache.compiled_here())
-    assert kernels.cache.jit("int64(int64)", **given)(add_one)(1) == 2
+    assert kernels.cache.jit("int64(int64)", **options)(add_one)(1) == 2
     return len(kernels.cache.compiled_here()) - before
 
 
 @pytest.fixture
 def lock(place, monkeypatch):
     """The lock of the cache directory, as it is to whoever compiles here."""
-    found = filelock.FileLock(place / "its.lock", is_singleton=False)
-    monkeypatch.setattr(kernels.waiting, "_lock", lambda cache_path: found)
-    return found
+    file_lock = filelock.FileLock(place / "its.lock", is_singleton=False)
+    monkeypatch.setattr(kernels.waiting, "_lock", lambda cache_path: file_lock)
+    return file_lock
 
 
 @pytest.fixture
@@ -210,8 +210,8 @@ def test_a_result_is_not_waited_for_until_its_lock_is_free(place, monkeypatch, h
 def test_a_lock_that_is_never_released_delays_but_does_not_stop(monkeypatch, caplog, held):
     monkeypatch.setattr(kernels.waiting, "LIMIT", 0.1)
     assert compilations() == 1
-    (said,) = caplog.messages
-    assert said.startswith(f"compiling {NAME}, and not waiting for an unknown process")
+    (message,) = caplog.messages
+    assert message.startswith(f"compiling {NAME}, and not waiting for an unknown process")
     assert compilations() == 0 and len(caplog.messages) == 1  # it was kept
 
 
@@ -240,8 +240,8 @@ def test_it_is_said_for_whom_one_waits_long(lock, monkeypatch, caplog):
     monkeypatch.setattr(kernels.waiting, "TELL", 0.05)
     looks = iter([None] * 20 + ["a result"])
     assert wait(lambda: next(looks)) == (None, "a result")
-    (said,) = caplog.messages
-    assert said.startswith(
+    (message,) = caplog.messages
+    assert message.startswith(
         f"waiting for process {os.getpid()} on {socket.gethostname()}, which compiles another function"
     )
     turn.release()
@@ -299,7 +299,7 @@ def test_the_lock_is_free_after_a_failed_compilation(lock):
 
 
 def test_a_result_has_its_name_when_it_is_whole(place, monkeypatch):
-    """Whoever looks without the lock, on this host or another, finds all of it or nothing."""
+    """A process that reads without the lock, on this host or another, finds the whole file or none."""
     seen = []
 
     def replace(part, path, replace=Path.replace):
@@ -322,8 +322,8 @@ def test_a_damaged_file_is_compiled_anew(place, damage, caplog):
     path.unlink()  # a process that has loaded a file must never see another content of it
     path.write_bytes(damage(whole))
     assert compilations() == 1
-    said = f"compiling {NAME} anew: {path} cannot be loaded: its checksum is wrong"
-    assert set(caplog.messages) == {said}
+    message = f"compiling {NAME} anew: {path} cannot be loaded: its checksum is wrong"
+    assert set(caplog.messages) == {message}
     assert 0 <= len(path.read_bytes()) - len(whole) < 64  # names in it have numba's count of functions, which grows
 
 
@@ -375,8 +375,8 @@ def test_a_terminal_is_told_what_takes_so_long(monkeypatch, shows, terminal):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(kernels.cache, "show_progress", shows)
     assert [compilations(), compilations()] == [1, 0]
-    said = r"mpicoll: test_kernels_cache.add_one is compiled, once on this machine \.\.\. \d+\.\d s\n"
-    assert re.fullmatch(said if shows and terminal else "", stream.getvalue()), stream.getvalue()
+    notice = r"mpicoll: test_kernels_cache.add_one is compiled, once on this machine \.\.\. \d+\.\d s\n"
+    assert re.fullmatch(notice if shows and terminal else "", stream.getvalue()), stream.getvalue()
 
 
 def test_a_full_disk_stops_nothing(monkeypatch, caplog):
@@ -385,8 +385,8 @@ def test_a_full_disk_stops_nothing(monkeypatch, caplog):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert compilations() == 1
-    (said,) = caplog.messages
-    assert said.startswith(f"could not keep {NAME} in ") and "No space left" in said
+    (message,) = caplog.messages
+    assert message.startswith(f"could not keep {NAME} in ") and "No space left" in message
 
 
 def test_a_function_that_is_compiled_in_makes_its_caller_stale(place):

@@ -46,6 +46,6 @@ def test_reduce_call() -> None:
 @pytest.mark.parametrize("name", ["pack_elements", "unpack_elements"])
 def test_elements(name: str) -> None:
     function = getattr(kernels.pack, name)
-    loop, one, zero = np.array([1 << 26]), np.ones(1, np.int64), np.zeros(1, np.int64)
-    layout = kernels.pack.Layout(loop, one, zero, zero)
+    loop, single, zero = np.array([1 << 26]), np.ones(1, np.int64), np.zeros(1, np.int64)
+    layout = kernels.pack.Layout(loop, single, zero, zero)
     assert ticks_during(lambda: function(0, 0, 1, 1, layout.address)) >= 5

@@ -13,7 +13,7 @@ from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 from mpicoll.kernels import lowp, plain, reduce, reference, rules, scale, serving
 
-TYPES = {np.dtype(each).name: np.dtype(each) for each in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)}
+TYPES = {np.dtype(scalar).name: np.dtype(scalar) for scalar in (np.float16, bfloat16, float8_e4m3fn, float8_e5m2)}
 SMALL = [name for name, dtype in TYPES.items() if dtype.itemsize == 1]
 UFUNCS = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
 COMPILED = SimpleNamespace(  # serving would pass over what cannot be compiled
@@ -264,12 +264,12 @@ def test_a_processor_without_float16_computes_the_same_and_needs_no_ml_dtypes():
     plainest = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     run = subprocess.run([sys.executable, "-c", ELSEWHERE], env=plainest, capture_output=True, check=False)
     assert run.returncode == 0, run.stderr.decode()
-    found = run.stdout
+    output = run.stdout
     for name in ("float16", "float8_e5m2"):
         x, wide = every(name), every(name).astype(np.float32)
         with np.errstate(all="ignore"):
             expected = wide, rounded(wide + wide, name), x
         for values in expected:
-            got, found = np.frombuffer(found[: values.nbytes], values.dtype), found[values.nbytes :]
+            got, output = np.frombuffer(output[: values.nbytes], values.dtype), output[values.nbytes :]
             assert same(got, values)
-    assert not found
+    assert not output

@@ -161,7 +161,7 @@ def test_candidates(collective, p, nbytes, learns):
     assert what[0] == (choice.algorithm, choice.chunk_bytes, choice.window)
     assert len(set(what)) == len(what) <= learning.MOST + 1
     reduces = COLLECTIVES[base_collective(collective)].reduces
-    assert (NATIVE in [each.algorithm for each in what]) == (learns == "any" or not reduces)
+    assert (NATIVE in [candidate.algorithm for candidate in what]) == (learns == "any" or not reduces)
     if learns == "any" and collective not in ("barrier", "scan"):
         assert len(what) == learning.MOST + 1
     if reduces and learns == "bits":
@@ -194,11 +194,11 @@ def test_algorithms_of_the_same_bits_give_the_same_sums():
             trees = ReductionTrees(schedule("allreduce", name, p))
             block = trees.schedule.blocks[0]
             sums[name] = trees.forest.evaluate(trees.tree(0, block), np.float32.__add__, values)
-        for one in sums:
+        for first in sums:
             for other in sums:
-                if same_bits("allreduce", one, other, p, by_blocks(p, p)):
-                    compared += one != other
-                    assert sums[one] == sums[other]
+                if same_bits("allreduce", first, other, p, by_blocks(p, p)):
+                    compared += first != other
+                    assert sums[first] == sums[other]
     assert compared
 
 

@@ -33,7 +33,7 @@ def reduced(kind, places, memory, nbytes, dtype="f8", op="SUM", divisor=1):
 def run(work, rows, segments, memory, itemsize, group=1, group_bytes=0):
     """Run rows as one step of one lane."""
     geometry = np.array([1 << 40, 1, 1, 0, itemsize, group, group_bytes or itemsize, 1 << 40])
-    bases = np.array([each.__array_interface__["data"][0] for each in memory])
+    bases = np.array([array.__array_interface__["data"][0] for array in memory])
     tables = local_ops.Tables(rows, segments, geometry, bases, np.array(work, np.int64))
     local_ops.finish_step(tables.address, 0, 0, len(rows), 0, 0, 0)
 
@@ -42,7 +42,7 @@ def run(work, rows, segments, memory, itemsize, group=1, group_bytes=0):
 @pytest.mark.parametrize("operands", [2, 3, 5])
 @pytest.mark.parametrize("divisor", [0, 3])
 def test_operands_from_left_to_right(operands, nbytes, divisor):
-    """Whatever the size, an element is the same sum as in one go, to the last bit."""
+    """An element of any size is the same sum as in one pass, to the last bit."""
     rng, n = np.random.default_rng(nbytes), nbytes // 8
     values = [rng.standard_normal(n) * 10.0 ** rng.integers(-9, 9, n) for _ in range(operands)]
     memory = [values[0].copy(), np.full(n + 1, 7.0), np.concatenate(values[1:])]

@@ -69,15 +69,15 @@ PRINTED = {
 
 @pytest.mark.parametrize(("benchmark", "form", "asked", "size", "row", "printed"), PRINTED.values(), ids=PRINTED)
 def test_headings_and_rows(benchmark, form, asked, size, row, printed):
-    made = program(benchmark, form)
-    assert layout.header(made, asked) + layout.line(made, asked, size, row) == printed
+    measured = program(benchmark, form)
+    assert layout.header(measured, asked) + layout.line(measured, asked, size, row) == printed
 
 
 def test_lines_of_failures():
-    made, row = program("bibw", "blocking"), {**SPEED_ROW, layout.VALIDATION: False}
-    assert layout.line(made, Options(validate=True), 1 << 20, row) == f"1048576{2.83:21.2f}{'Fail':>18}\n"
+    measured, row = program("bibw", "blocking"), {**SPEED_ROW, layout.VALIDATION: False}
+    assert layout.line(measured, Options(validate=True), 1 << 20, row) == f"1048576{2.83:21.2f}{'Fail':>18}\n"
     words = "DATA VALIDATION ERROR: osu_bibw exited with status 1 on message size 4.\n"
-    assert layout.failure(made, 4) == words
+    assert layout.failure(measured, 4) == words
 
 
 def test_preambles():
@@ -108,8 +108,8 @@ osu_bibw OSU MPI Bi-Directional Bandwidth Test
 
 
 def test_titles():
-    made = [program(name, form) for form in FORMS for name in NAMES] + [program(name, "blocking") for name in PAIRS]
-    titles = {each.name: layout.title(each) for each in made}
+    programs = [program(name, form) for form in FORMS for name in NAMES] + [program(name, "blocking") for name in PAIRS]
+    titles = {measured.name: layout.title(measured) for measured in programs}
     assert len(titles) == 3 * 14 + 3
     for line in TITLES.split("\n")[1:-1]:
         name, _, title = line.partition(" ")

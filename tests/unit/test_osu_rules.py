@@ -97,8 +97,8 @@ def test_sizes_below_an_element_are_left_out(capsys):
     asked = Options(low=1, high=16, types=("mpi_int", "mpi_char"))
     bench = SimpleNamespace(measure=lambda kind, size, repeats: {layout.AVERAGE: 1.0})
     assert run(program("bcast", "blocking"), asked, bench)
-    found = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
-    assert found == ["4", "8", "16", "1", "2", "4", "8", "16"]
+    sizes = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
+    assert sizes == ["4", "8", "16", "1", "2", "4", "8", "16"]
 
 
 COLLECTING = {name + v for name in ("scatter", "gather", "allgather", "alltoall") for v in ("", "v")} | {"alltoallw"}
@@ -106,13 +106,13 @@ COLLECTING = {name + v for name in ("scatter", "gather", "allgather", "alltoall"
 
 @pytest.mark.parametrize("collective", NAMES)
 def test_memory(collective):
-    made = program(collective, "blocking")
+    measured = program(collective, "blocking")
     most = 100 << 20 if collective == "barrier" else 2 << 20 if collective in COLLECTING else 8 << 20
-    high, said = options.limited(made, 100 << 20, 8 << 20, 4)
+    high, warning = options.limited(measured, 100 << 20, 8 << 20, 4)
     assert high == most
-    assert said == ("" if collective == "barrier" else (
+    assert warning == ("" if collective == "barrier" else (
         f"Warning! Limiting max message size to: {most}. Increase -M, --mem-limit for higher message sizes."))
-    assert options.limited(made, 1 << 20, 8 << 20, 4) == (1 << 20, "")
+    assert options.limited(measured, 1 << 20, 8 << 20, 4) == (1 << 20, "")
 
 
 def test_memory_has_a_least():
@@ -227,9 +227,9 @@ def test_a_check_surrounds_each_call():
     seen: list[str] = []
     say = lambda word: lambda *_: seen.append(word)
     around = Checked(Apart(say("barrier"), "after"), say("barrier"), say("poison"), say("warm"), say("look"), 2)
-    found = repeated(lambda i: seen.append("call") or (i,), around, Repeats(1, 2))
+    times = repeated(lambda i: seen.append("call") or (i,), around, Repeats(1, 2))
     once = ["poison", "barrier", "warm", "barrier", "warm", "barrier", "call", "barrier", "look"]
-    assert seen == once * 3 and found.tolist() == [[1], [2]]
+    assert seen == once * 3 and times.tolist() == [[1], [2]]
     assert around.wrong == 3        # look returned None each time
 
 
@@ -248,9 +248,9 @@ def test_figures_of_pairs(benchmark, value):
 # -- words
 
 
-@pytest.mark.parametrize(("text", "found"), [("50,90,99", (50, 90, 99)), ("0,100", (0, 100)), (None, ())])
-def test_percentiles(text, found):
-    assert options.read_percentiles(text) == found
+@pytest.mark.parametrize(("text", "percentiles"), [("50,90,99", (50, 90, 99)), ("0,100", (0, 100)), (None, ())])
+def test_percentiles(text, percentiles):
+    assert options.read_percentiles(text) == percentiles
 
 
 def test_types_and_roots():
@@ -259,14 +259,14 @@ def test_types_and_roots():
     assert (options.read_root("fixed:3"), options.read_root("rotate")) == (3, None)
 
 
-@pytest.mark.parametrize(("read", "value", "said"), [
+@pytest.mark.parametrize(("read", "value", "message"), [
     (options.read_percentiles, "101", "-z is '101'"), (options.read_percentiles, "", "-z is ''"),
     (options.read_percentiles, "1,2,3,4,5,6", "up to 5"), (options.read_percentiles, "9,x", "-z is '9,x'"),
     (options.read_types, ["mpi_double"], "-T is 'mpi_double'; it takes all, mpi_char"),
     (options.read_root, "7", "-k is '7'; it takes fixed:RANK or rotate"),
 ])
-def test_values_that_are_none(read, value, said):
-    with pytest.raises(ValueError, match=said):
+def test_values_that_are_none(read, value, message):
+    with pytest.raises(ValueError, match=message):
         read(value)
 
 
@@ -297,8 +297,8 @@ def invoke(*words: str):
 
 
 def test_the_title():
-    said = invoke("gather", "--osu", "--form", "nonblocking", "-v")
-    assert (said.exit_code, said.output) == (0, "# OSU MPI Non-blocking Gather Latency Test v7.4\n")
+    result = invoke("gather", "--osu", "--form", "nonblocking", "-v")
+    assert (result.exit_code, result.output) == (0, "# OSU MPI Non-blocking Gather Latency Test v7.4\n")
 
 
 def test_help_of_both():
@@ -307,7 +307,7 @@ def test_help_of_both():
         assert word in invoke("--osu", "-h").output
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     ("allreduce -m 4:2", "at least two"), ("bw", "This test requires exactly two processes"),
     ("scan", "OSU has no benchmark of 'scan'"), ("allreduce --form sideways", "--form is 'sideways'"),
     ("barrier -c", "osu_barrier has no -c, --validation"), ("allreduce -k fixed:0", "osu_allreduce has no -k"),
@@ -316,7 +316,7 @@ def test_help_of_both():
     ("bw -f", "osu_bw has no -f"), ("allreduce -i 0", "-i"), ("allreduce -G tty", "-G"), ("", "Missing argument"),
     ("allreduce -t 3", "osu_allreduce has no -t"), ("allreduce -u 11", "-u"), ("allreduce --sizes 8", "--sizes"),
 ])
-def test_bad_words(words, said):
+def test_bad_words(words, message):
     done = invoke("--osu", *words.split())
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output
     assert len(done.output.splitlines()) == 1 and done.output.startswith("mpicoll bench: ")

@@ -97,8 +97,8 @@ def test_roots_and_what_each_rank_sent_and_received(otf2, tmp_path):
     saved(tmp_path / "u.json", rooted("bcast"))  # as mpicoll wrote it before files had roots
     assert written(otf2, tmp_path / "u.json", tmp_path / "older")[2] == []
     saved(tmp_path / "v.json", rooted("bcast", root=4))
-    told = command.refused("timeline", tmp_path / "v.json", "--otf2", tmp_path / "o")
-    assert "has a root that is no rank of its call: 4" in told
+    message = command.refused("timeline", tmp_path / "v.json", "--otf2", tmp_path / "o")
+    assert "has a root that is no rank of its call: 4" in message
     saved(tmp_path / "w.json", rooted("allreduce"))
     assert [op for op, _ in written(otf2, tmp_path / "w.json", tmp_path / "rootless")[2]] == ["ALLREDUCE"] * 2
 
@@ -111,8 +111,8 @@ def test_a_root_that_is_no_number(tmp_path):
 def test_folders_and_files_that_do_not_suit(otf2, tmp_path):
     saved(tmp_path / "t.json", [of(0, call(0, 9))])
     assert "is not empty" in command.refused("timeline", tmp_path / "t.json", "--otf2", tmp_path)
-    told = command.refused("timeline", tmp_path / "t.json", "--otf2", tmp_path / "t.json" / "x", status=1)
-    assert "cannot write" in told
+    message = command.refused("timeline", tmp_path / "t.json", "--otf2", tmp_path / "t.json" / "x", status=1)
+    assert "cannot write" in message
     content = trace_events.trace(exchange())
     for event in content["traceEvents"]:
         for end in event.get("args", {}).get("sends", ()):
@@ -131,8 +131,8 @@ def test_without_the_package_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "mpicoll.timeline.otf2_archive", raising=False)
     monkeypatch.delattr(timeline, "otf2_archive", raising=False)
     monkeypatch.setitem(sys.modules, "otf2", None)
-    told = command.refused("timeline", tmp_path / "t.json", "--otf2", tmp_path / "o", status=1)
-    assert "--otf2 needs otf2, which is not installed: pip install 'mpicoll[otf2]'" in told
+    message = command.refused("timeline", tmp_path / "t.json", "--otf2", tmp_path / "o", status=1)
+    assert "--otf2 needs otf2, which is not installed: pip install 'mpicoll[otf2]'" in message
 
 
 def test_options_that_do_not_go_together(tmp_path):

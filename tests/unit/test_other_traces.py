@@ -58,8 +58,8 @@ def test_two_ranks_of_torch():
     output = command.good("timeline", *TORCH)
     assert "written by torch.profiler, gloo; ranks 0-1 of 2, 14 calls" in output
     assert "Which rank the others waited for is not known" in output and "There is no trace" not in output
-    told = json.loads(command.good("timeline", *TORCH, "--json"))
-    rows = {(row["name"], row["nbytes"]): row for row in told["collectives"]}
+    report = json.loads(command.good("timeline", *TORCH, "--json"))
+    rows = {(row["name"], row["nbytes"]): row for row in report["collectives"]}
     assert {key: row["calls"] for key, row in rows.items()} == {
         ("gloo:all_reduce", 16384): {"0": 2, "1": 2},
         ("gloo:all_reduce", 65536): {"0": 2, "1": 2},
@@ -233,7 +233,7 @@ def test_the_page_has_what_is_exposed_and_hidden(tmp_path):
 
 
 def test_damaged_values_are_read_or_refused():
-    """Whatever a value is replaced by, nothing but TimelineError is raised."""
+    """Values replaced by others raise TimelineError or nothing."""
     random.seed(7)
     text = json.dumps([e for e in content(0)["traceEvents"] if "gloo:" in e["name"] or e["ph"] == "M"])
     values = [None, True, -1, 1.5, float("nan"), float("inf"), 10**400, "", "x", [], [[]], {}, {"a": 1}]

@@ -137,10 +137,10 @@ def test_nodes_are_those_of_the_communicator_where_known():
     assert resolved(Grouping, "nodes", nodes=nodes) == nodes
     assert resolved(Grouping, 2, nodes=nodes) == ((0, 1), (2, 3), (4, 5))
     assert resolved(Grouping, ((0, 1, 2, 3, 4, 5),), nodes=nodes) == ((0, 1, 2, 3, 4, 5),)
-    made = schedule("allreduce", "hierarchical", 6, nodes=nodes)
-    assert made.resolved["groups"] == nodes
+    scheduled = schedule("allreduce", "hierarchical", 6, nodes=nodes)
+    assert scheduled.resolved["groups"] == nodes
     assert schedule("allreduce", "hierarchical(groups=3)", 6, nodes=nodes).resolved["groups"] == ((0, 1, 2), (3, 4, 5))
-    verify(made)
+    verify(scheduled)
 
 
 def test_operand_order_depends_on_the_nodes():
@@ -159,7 +159,7 @@ RANGE = "it must be nodes, the ranks per group (at least 1), or groups that hold
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (0, RANGE),
         (-3, RANGE),
@@ -185,8 +185,8 @@ RANGE = "it must be nodes, the ranks per group (at least 1), or groups that hold
     ],
     ids=str,
 )
-def test_groups_that_are_none(value, said):
-    assert refused(Grouping, value) == said
+def test_groups_that_are_none(value, message):
+    assert refused(Grouping, value) == message
 
 
 @pytest.mark.parametrize("by", range(6))
@@ -295,8 +295,8 @@ def test_choices_are_the_defaults_then_the_grid():
     parameter = {"k": Parameter(2, Whole(2))}
     grid = (over(range(3, 5), k=(3, 4)), over((4,), every_root, k=(5,)))
     entry = Algorithm(COLLECTIVES["bcast"], "toy", body, NOTHING, grid=grid, parameters=parameter)
-    assert [(given, list(roots)) for given, roots in entry.choices(2)] == [({}, [0, 1])]
-    assert [(given, list(roots)) for given, roots in entry.choices(4)] == [
+    assert [(parameters, list(roots)) for parameters, roots in entry.choices(2)] == [({}, [0, 1])]
+    assert [(parameters, list(roots)) for parameters, roots in entry.choices(4)] == [
         ({}, [0, 1, 2, 3]),
         ({"k": 3}, [0, 3]),
         ({"k": 4}, [0, 3]),
@@ -320,12 +320,12 @@ def test_an_algorithm_may_need_a_number_of_ranks(registry):
     entry = algorithm("bcast", requires=EVEN, grid=[over(k=(2, 5))])(pairs)
     assert [entry.serves(p) for p in (1, 2, 3, 4)] == [False, True, False, True]
     assert issubclass(PreconditionError, ValueError)
-    for p, given in ((3, {}), (1, {}), (4, {"k": 5})):
-        values = "".join(f", {name} is {value}" for name, value in given.items())
-        said = f"^bcast pairs needs an even number of ranks, more than k, and p is {p}{values}$"
-        for use in (entry.resolve, lambda p, **given: Schedule(entry, p, **given), lambda p, **k: entry(p, 0, **k)):
-            with pytest.raises(PreconditionError, match=said):
-                use(p, **given)
+    for p, arguments in ((3, {}), (1, {}), (4, {"k": 5})):
+        values = "".join(f", {name} is {value}" for name, value in arguments.items())
+        message = f"^bcast pairs needs an even number of ranks, more than k, and p is {p}{values}$"
+        for use in (entry.resolve, lambda p, **chosen: Schedule(entry, p, **chosen), lambda p, **k: entry(p, 0, **k)):
+            with pytest.raises(PreconditionError, match=message):
+                use(p, **arguments)
     with pytest.raises(PreconditionError):
         schedule("bcast", "pairs(k=5)", 4)
     verify(schedule("bcast", "pairs(k=5)", 6))

@@ -51,9 +51,9 @@ def timer(**broken: Any) -> gloo_worker.Timer:
 
 @pytest.mark.parametrize("collective", gloo_worker.COLLECTIVES)
 def test_every_collective_is_timed_as_often_as_asked(collective):
-    found = timer().measure(collective, 800, 3)
-    assert found["note"] == "" and found["valid"] is True
-    assert len(found["samples_us"]) == 3 and min(found["samples_us"]) >= 0
+    measured = timer().measure(collective, 800, 3)
+    assert measured["note"] == "" and measured["valid"] is True
+    assert len(measured["samples_us"]) == 3 and min(measured["samples_us"]) >= 0
 
 
 @pytest.mark.parametrize("collective, method", [
@@ -92,8 +92,8 @@ def test_collectives_that_gloo_lacks_or_refuses_have_a_note():
 
     for collective, words in (("scan", "Gloo has no scan"), ("call", "Gloo has no call"),
                               ("allgather", "Gloo refuses allgather: ProcessGroupGloo does not support this")):
-        found = timer(all_gather_into_tensor=refuse).measure(collective, 800, 3)
-        assert (found["note"], found["valid"], found["samples_us"]) == (words, None, [])
+        measured = timer(all_gather_into_tensor=refuse).measure(collective, 800, 3)
+        assert (measured["note"], measured["valid"], measured["samples_us"]) == (words, None, [])
 
 
 def test_contents_tell_blocks_apart_and_sums_are_exact():
@@ -146,8 +146,8 @@ LINE = '{"collective": "bcast", "size": 8, "valid": true, "note": "", "samples_u
 
 def test_results_come_back_and_half_a_line_is_left_out(tmp_path):
     launch = Launched('{"torch": "2"}\n' + LINE + LINE[:20])
-    found = Gloo(Path("python"), "2").measure(launch, {Call("bcast", 8): 2}, tmp_path)
-    assert found == {Call("bcast", 8): Measured([1.0, 2.0], True)}
+    results = Gloo(Path("python"), "2").measure(launch, {Call("bcast", 8): 2}, tmp_path)
+    assert results == {Call("bcast", 8): Measured([1.0, 2.0], True)}
     assert launch.cases == {"dtype": "float64", "cases": [{"collective": "bcast", "size": 8, "rounds": 2}]}
     assert launch.meeting == f"file://{tmp_path}/meeting"
 

@@ -34,8 +34,8 @@ PRINTED = """
 
 def test_times_are_the_longest_over_ranks_in_the_order_asked():
     rounds = {Call("reduce_scatter", 196608): 3, Call("reduce_scatter", 3072): 2}
-    found = imb.parse(PRINTED.format(benchmark="Reduce_scatter"), rounds)
-    assert found == {Call("reduce_scatter", 196608): [99.0, 30.5, 31.25], Call("reduce_scatter", 3072): [9.0, 2.0]}
+    times = imb.parse(PRINTED.format(benchmark="Reduce_scatter"), rounds)
+    assert times == {Call("reduce_scatter", 196608): [99.0, 30.5, 31.25], Call("reduce_scatter", 3072): [9.0, 2.0]}
 
 
 def test_too_few_times_are_no_result():
@@ -61,16 +61,16 @@ def test_each_length_is_listed_once_a_round(tmp_path):
     launch, python = Launched(), Path("env/bin/python")
     rounds = {Call("bcast", 65536): 3, Call("bcast", 1024): 2, Call("reduce", 65536): 3, Call("reduce", 1024): 2,
               Call("reduce_scatter", 65536): 1, Call("scan", 65536): 2}
-    found = Imb(python).measure(launch, rounds, tmp_path)
+    results = Imb(python).measure(launch, rounds, tmp_path)
     assert launch.lengths == ["65536\n" * 3 + "1024\n" * 2, "21840\n"]  # of three ranks' shares, whole doubles
     assert [words[0] for words in launch.words] == ["env/bin/IMB-MPI1"] * 2
     assert [words[-2:] for words in launch.words] == [["Bcast", "Reduce"], ["double", "Reduce_scatter"]]
     assert launch.how == {"python": python, "env": {"LD_LIBRARY_PATH": "env/lib"}}
     options = dict(zip(launch.words[0][1:-2:2], launch.words[0][2:-2:2]))
     assert options["-npmin"] == "3" and options["-iter"] == "1"
-    assert found[Call("bcast", 65536)] == Measured([99.0, 30.5, 31.25])
-    assert found[Call("bcast", 1024)] == Measured([9.0, 2.0])
-    assert found[Call("scan", 65536)] == Measured([], note="IMB-MPI1 has no scan")
+    assert results[Call("bcast", 65536)] == Measured([99.0, 30.5, 31.25])
+    assert results[Call("bcast", 1024)] == Measured([9.0, 2.0])
+    assert results[Call("scan", 65536)] == Measured([], note="IMB-MPI1 has no scan")
 
 
 def test_a_launch_that_fails_says_so(tmp_path):

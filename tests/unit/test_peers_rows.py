@@ -14,7 +14,7 @@ CALL = Call("allreduce", 1000)
 def row(algorithm: str, samples: list[float], **more: object) -> Row:
     """As `mpicoll bench` writes it, of a limit of 50 µs and 1,000 bytes."""
     median = sorted(samples)[len(samples) // 2] if samples else None
-    made = {
+    fields = {
         "kind": "result", "schema": 2, "collective": "allreduce", "size": 1000, "form": "blocking", "dtype": "float64",
         "op": "sum", "root": 0, "in_place": False, "counts": "even", "ranks": 4, "hosts": 4, "algorithm": algorithm,
         "engine": None if algorithm == "native" else "auto", "ran": {}, "paired": True, "note": "",
@@ -23,7 +23,7 @@ def row(algorithm: str, samples: list[float], **more: object) -> Row:
         "limit_us": 50.0, "of_limit": median and 50 / median, "ratio": None, "ratio_interval": None, "verdict": None,
         "overlap": None, "samples_us": samples,
     }
-    return made | more
+    return fields | more
 
 
 SLOW, FAST = [200.0, 202.0, 201.0], [100.0, 101.0, 100.0]
@@ -60,9 +60,9 @@ def test_percentiles_are_never_paired_as_rounds():
     rises, longer = [100.0 + i for i in range(101)], [101.0 + i for i in range(101)]
     sketches = [{"algorithm": name, "sketch_us": values, "rounds": 3000}
                 for name, values in (("native", longer), ("auto", rises))]
-    launch = [row(made["algorithm"], made["sketch_us"]) | made for made in sketches]
-    for one in launch:
-        del one["samples_us"]
+    launch = [row(sketch["algorithm"], sketch["sketch_us"]) | sketch for sketch in sketches]
+    for result in launch:
+        del result["samples_us"]
     native, auto = pooled([launch, launch])
     assert (auto["rounds"], native["rounds"]) == (6000, 6000)
     assert auto["verdict"] == "no difference" and auto["ratio"] == pytest.approx(1.007, abs=0.003)

@@ -51,7 +51,7 @@ def counts_of(schedule, per_block):
 @pytest.mark.parametrize("entry", VECTORS)
 @pytest.mark.parametrize("chunk_bytes", [1, 8, 24, 1000, None])
 def test_chunks_do_not_move_the_boundaries_of_blocks(entry, chunk_bytes):
-    """Whatever the chunk, what is reduced into an element comes from the same elements in the same order."""
+    """The operands of an element are the same elements in the same order for every chunk size."""
     schedule = Schedule(entry, served(entry, 5))
     ends = {8 * x for x in (*parts.offsets(parts.sizes(43, len(schedule.blocks))), 43)}
     for rank in range(schedule.p):

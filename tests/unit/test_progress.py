@@ -42,9 +42,9 @@ class CommState:
 @pytest.fixture
 def thread():
     """Threads that nothing else uses."""
-    made = ProgressThread()
-    yield made
-    made.stop()
+    started = ProgressThread()
+    yield started
+    started.stop()
 
 
 @pytest.fixture
@@ -156,25 +156,25 @@ def advanced(thread, plan):
 
 def countdown(calls, code):
     """Return a plan that ends by a code after so many calls, and the list of its calls."""
-    made = []
+    callers = []
 
     def function(argument, nanoseconds):
-        made.append(threading.current_thread().name)
-        return code if len(made) >= calls else table.IN_PROGRESS
+        callers.append(threading.current_thread().name)
+        return code if len(callers) >= calls else table.IN_PROGRESS
 
-    return Plan(function), made
+    return Plan(function), callers
 
 
 @pytest.mark.parametrize("code", [1, -5])
 def test_the_driver_advances_a_plan_and_says_how_it_ended(thread, code):
     thread.start()
-    plan, made = countdown(20, code)
+    plan, callers = countdown(20, code)
     row = advanced(thread, plan)
-    assert eventually(lambda: len(made) == 20)
+    assert eventually(lambda: len(callers) == 20)
     assert [row.advance(0.0) for _ in range(3)] == [code] * 3     # an interrupt may have it asked again
     row.put(plan.step)
-    assert row.advance(0.0) == code and len(made) == 20, "a plan that has ended began again"
-    assert thread.driver is not None and set(made) == {made[0]}
+    assert row.advance(0.0) == code and len(callers) == 20, "a plan that has ended began again"
+    assert thread.driver is not None and set(callers) == {callers[0]}
     row.free()
     row.free()
     assert len(thread.table.free) == table.ROWS
@@ -188,7 +188,7 @@ def test_a_sleeping_driver_is_woken_by_a_plan(thread, until_when, program_works)
     thread.computes = True      # so that it sleeps until it is woken
     assert eventually(lambda: thread.asleep and thread.control[table.SLEEP] == table.ASLEEP)
     thread.computes = program_works
-    (plan, made), row, queue = countdown(5, 1), thread.row(), CommState(1, is_driven=True)
+    (plan, callers), row, queue = countdown(5, 1), thread.row(), CommState(1, is_driven=True)
     if until_when != "never":
         thread.add_waiter()
     thread.put(row, plan.step)
@@ -197,32 +197,32 @@ def test_a_sleeping_driver_is_woken_by_a_plan(thread, until_when, program_works)
     thread.add_queue(queue)
     if until_when == "the plan is there":
         thread.remove_waiter()
-    assert eventually(lambda: len(made) == 5)
+    assert eventually(lambda: len(callers) == 5)
     row.free()
 
 
 def test_a_plan_that_was_given_up_is_not_advanced(thread):
     thread.start()
-    plan, made = countdown(10**9, 1)
+    plan, callers = countdown(10**9, 1)
     row = advanced(thread, plan)
-    assert eventually(lambda: len(made) >= 5)
+    assert eventually(lambda: len(callers) >= 5)
     row.free()
-    before = len(made)
+    before = len(callers)
     time.sleep(0.1)
-    assert 5 <= before == len(made)
+    assert 5 <= before == len(callers)
 
 
 def test_no_thread_advances_a_plan_that_is_held(thread):
     thread.start()
-    plan, made = countdown(10**9, 1)
+    plan, callers = countdown(10**9, 1)
     row = thread.row()
     row.put(plan.step)
     with row.held():
-        before = len(made)
+        before = len(callers)
         thread.poll_now()
         time.sleep(0.05)
-        assert row.advance(0.001) == table.IN_PROGRESS and len(made) == before
-    assert eventually(lambda: len(made) > before)
+        assert row.advance(0.001) == table.IN_PROGRESS and len(callers) == before
+    assert eventually(lambda: len(callers) > before)
     row.free()
 
 

@@ -30,19 +30,19 @@ def every(tmp_path_factory):
 
 
 def test_one_look_for_each_contender_everywhere(every):
-    found = looks(every)
-    assert found["native"].colour == NEUTRAL and found["auto"].colour == CHOICE
-    assert {look.colour for name, look in found.items() if name not in ("native", "auto")} <= set(COLOURS)
-    assert found["knomial"].colour == found["knomial(k=4)"].colour and found["knomial"] != found["knomial(k=4)"]
-    assert list(found)[:2] == ["native", "auto"]
+    styles = looks(every)
+    assert styles["native"].colour == NEUTRAL and styles["auto"].colour == CHOICE
+    assert {look.colour for name, look in styles.items() if name not in ("native", "auto")} <= set(COLOURS)
+    assert styles["knomial"].colour == styles["knomial(k=4)"].colour and styles["knomial"] != styles["knomial(k=4)"]
+    assert list(styles)[:2] == ["native", "auto"]
 
 
 def test_looks_that_meet_differ(every):
-    found = looks(every)
+    styles = looks(every)
     for group in every:
         shown = {row.contender for row in group.rows}
-        assert len({found[name] for name in shown}) == len(shown)
-        shared = Counter(found[name].colour for name in {name_of(name) for name in shown} & set(found))
+        assert len({styles[name] for name in shown}) == len(shown)
+        shared = Counter(styles[name].colour for name in {name_of(name) for name in shown} & set(styles))
         assert max(shared.values()) <= -(-len(shown) // len(COLOURS))
 
 
@@ -150,9 +150,9 @@ def test_the_limit_as_a_bandwidth(tmp_path):
 
 def test_families_over_hosts_and_ranks(tmp_path):
     places = ((2, 2), (4, 4), (8, 2), (8, 4), (16, 4))
-    found = families(groups_of(tmp_path, [result("bcast", "chain", 8, *place) for place in places]))
-    said = {(family.title, family.x): [getattr(g.place, family.x) for g in family.groups] for family in found}
-    assert said == {
+    grouped = families(groups_of(tmp_path, [result("bcast", "chain", 8, *place) for place in places]))
+    series = {(family.title, family.x): [getattr(g.place, family.x) for g in family.groups] for family in grouped}
+    assert series == {
         ("1 rank per host", "hosts"): [2, 4],
         ("4 ranks per host", "hosts"): [2, 4],
         ("2 hosts", "ranks"): [2, 8],
@@ -176,8 +176,8 @@ def test_ranks_of_one_host_belong_to_any_placement(tmp_path):
     ("weak", {2: 16, 4: 32}, "8 B of each rank"), ("strong", {2: 8, 4: 8}, "8 B of all ranks"),
 ])
 def test_sizes_that_scale_are_one_curve(scaling, sizes, words, tmp_path, monkeypatch):
-    for made in ("curves", "best", "_whole"):  # which take seconds
-        monkeypatch.setattr(pictures, made, lambda *_: None)
+    for function in ("curves", "best", "_whole"):  # which take seconds
+        monkeypatch.setattr(pictures, function, lambda *_: None)
     runs = []
     for ranks, size in sizes.items():
         lines = [run_line(), result("bcast", "chain", size, ranks, 1), result("bcast", "chain", 8 * size, ranks, 1)]

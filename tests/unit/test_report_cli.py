@@ -38,16 +38,16 @@ def refused(*args, status=2):
     return last
 
 
-def line(said: str, *words: str) -> str:
+def line(output: str, *words: str) -> str:
     """The first line that has all these words."""
-    return next(each for each in said.splitlines() if all(word in each for word in words))
+    return next(text for text in output.splitlines() if all(word in text for word in words))
 
 
 def test_tables(tmp_path):
     """Of every kind of row: timed or not, wrong, late, unpaired, overlapping; and of other programs."""
     lines = [*results(("allreduce",), ((8, 2),), (8, 65536)), *results(("barrier", "allgather"), ((4, 1),), (8,))]
-    said = good(write(tmp_path / "ours", lines)) + good(DATA / "imb-nbc.txt", DATA / "osu-several.txt")
-    golden.compare(said, "report-tables.txt")
+    output = good(write(tmp_path / "ours", lines)) + good(DATA / "imb-nbc.txt", DATA / "osu-several.txt")
+    golden.compare(output, "report-tables.txt")
     assert "1 line left out, not whole" in run(DATA / "osu-several.txt").stderr
 
 
@@ -59,11 +59,11 @@ def test_only_some_collectives(ours):
 def test_comparison(ours, tmp_path):
     places = ((4, 1), (8, 2))
     slow = write(tmp_path / "slow", results(("allreduce",), places, (8, 65536), faster=0.7, seed=1), commit="other")
-    said = good(ours, slow, "--compare")
-    assert "The environments differ" in said and "0123456789abcdef" in line(said, "commit", "other")
-    assert "slower" in line(said, "rabenseifner")
-    assert "only in" in said and "barrier" in line(said, "only in")
-    summary = said.splitlines()[-1]
+    output = good(ours, slow, "--compare")
+    assert "The environments differ" in output and "0123456789abcdef" in line(output, "commit", "other")
+    assert "slower" in line(output, "rabenseifner")
+    assert "only in" in output and "barrier" in line(output, "only in")
+    summary = output.splitlines()[-1]
     assert re.fullmatch(r"76 rows: 0 faster, 7\d slower, \d no difference, 0 too few; geometric mean of the ratios "
                         r"0\.(69|70)\d; 4 not timed in both", summary), summary  # fmt: skip
     assert run(ours, slow, "--compare", "--fail-if-slower").exit_code == 1
@@ -82,8 +82,8 @@ def test_an_answer_that_became_wrong_fails_too(tmp_path):
 
 def test_page(ours, tmp_path):
     page = tmp_path / "report.html"
-    said = good(ours, DATA / "imb-4.txt", "-o", page, "--title", "A <title>")
-    assert "report.html:" in said and "allreduce, blocking" not in said
+    output = good(ours, DATA / "imb-4.txt", "-o", page, "--title", "A <title>")
+    assert "report.html:" in output and "allreduce, blocking" not in output
     text = page.read_text(encoding="utf-8")
     assert "<title>A &lt;title&gt;</title>" in text
     assert str(tmp_path) not in text  # a page is made to be given away
@@ -94,7 +94,7 @@ def test_page(ours, tmp_path):
     scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
     assert len(scripts) == 3
     data = json.loads(scripts[1])
-    assert [each["name"] for each in data["collectives"]] == ["allreduce", "barrier", "pingpong", "sendrecv"]
+    assert [chart["name"] for chart in data["collectives"]] == ["allreduce", "barrier", "pingpong", "sendrecv"]
     (blocking, nonblocking, float32) = data["collectives"][0]["settings"]
     assert [place["title"] for place in blocking["places"]] == ["4 ranks on 1 host", "8 ranks on 2 hosts"]
     assert len(blocking["places"][0]["rows"]) == 2 * 15
@@ -133,7 +133,7 @@ def test_pictures(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--compare"], "--compare takes two files, the old one and the new one; 1 given"),
         (["--fail-if-slower"], "--fail-if-slower and --tolerance need --compare"),
@@ -144,8 +144,8 @@ def test_pictures(tmp_path):
         (["--compare", "--tolerance", "inf", "FILE"], "--tolerance is inf"),
     ],
 )
-def test_options_that_do_not_go_together(ours, options, said):
-    assert said in refused(ours, *(ours if word == "FILE" else word for word in options))
+def test_options_that_do_not_go_together(ours, options, message):
+    assert message in refused(ours, *(ours if word == "FILE" else word for word in options))
 
 
 @pytest.mark.usefixtures("without_charts")
@@ -177,8 +177,8 @@ def test_a_missing_package_is_one_line(ours, tmp_path, monkeypatch, options, mod
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", missing)
     files = [ours, ours] if options == ["--compare"] else [ours]
-    said = refused(*files, *options, status=1)
-    assert module in said and "pip install 'mpicoll[report]'" in said
+    message = refused(*files, *options, status=1)
+    assert module in message and "pip install 'mpicoll[report]'" in message
     assert not (tmp_path / "x").exists() and not (tmp_path / "x.html").exists()
 
 

@@ -36,18 +36,18 @@ def run_of(*rows: Row) -> Run:
 
 @pytest.mark.parametrize(("n", "m"), [(8, 8), (25, 40), (101, 101)])
 def test_no_change_is_seen_at_the_nominal_rate(draw, n, m):
-    found = [change_of(skewed(draw, n), skewed(draw, m)) for _ in range(1500)]
-    called = sum(p <= LEVEL for _, _, p in found) / len(found)
-    inside = sum(low <= 1 <= high for _, (low, high), _ in found) / len(found)
+    changes = [change_of(skewed(draw, n), skewed(draw, m)) for _ in range(1500)]
+    called = sum(p <= LEVEL for _, _, p in changes) / len(changes)
+    inside = sum(low <= 1 <= high for _, (low, high), _ in changes) / len(changes)
     assert 0.025 <= called <= 0.068  # three standard deviations of 1,500 draws; small samples have fewer p-values
     assert 0.932 <= inside <= 0.975
 
 
 def test_interval_holds_the_true_ratio_as_often_as_it_says(draw):
     true = 1.25
-    found = [change_of(skewed(draw, 30, true), skewed(draw, 30)) for _ in range(1000)]
-    assert 0.93 <= sum(low <= true <= high for _, (low, high), _ in found) / len(found) <= 0.97
-    assert statistics.median(ratio for ratio, _, _ in found) == pytest.approx(true, rel=0.01)
+    changes = [change_of(skewed(draw, 30, true), skewed(draw, 30)) for _ in range(1000)]
+    assert 0.93 <= sum(low <= true <= high for _, (low, high), _ in changes) / len(changes) <= 0.97
+    assert statistics.median(ratio for ratio, _, _ in changes) == pytest.approx(true, rel=0.01)
 
 
 @pytest.mark.parametrize(("n", "m"), [(6, 6), (8, 8), (2, 30), (20, 25), (40, 50)])
@@ -108,9 +108,9 @@ def test_times_below_the_clocks_resolution():
 
 def test_many_unchanged_rows_give_few_verdicts(draw):
     old, new = ([row(skewed(draw, 20), size) for size in range(1, 401)] for _ in range(2))
-    found = compare(run_of(*old), run_of(*new))
-    assert found.count("no difference") >= 398 and not found.count("too few")
-    alone = sum(change.p <= LEVEL for change in found.changes)
+    comparison = compare(run_of(*old), run_of(*new))
+    assert comparison.count("no difference") >= 398 and not comparison.count("too few")
+    alone = sum(change.p <= LEVEL for change in comparison.changes)
     assert alone > 5  # which is what the correction is for
 
 
@@ -133,9 +133,9 @@ def test_percentiles_make_wider_intervals_than_all_rounds(draw):
 
 
 def test_rows_without_samples_have_a_ratio_and_no_verdict():
-    one = Run("a", "OSU", (Row(Setting("bcast"), 8, "OSU", median_us=4.0),))
+    ours = Run("a", "OSU", (Row(Setting("bcast"), 8, "OSU", median_us=4.0),))
     other = Run("b", "OSU", (Row(Setting("bcast"), 8, "OSU", median_us=2.0),))
-    (change,) = compare(one, other).changes
+    (change,) = compare(ours, other).changes
     assert (change.ratio, change.interval, change.verdict) == (2.0, None, "too few")
 
 
@@ -143,10 +143,10 @@ def test_rows_that_cannot_be_compared_are_counted():
     samples = [1.0, 2.0, 3.0, 4.0, 5.0]
     old = run_of(row(samples, 1), row(samples, 2), row(samples, 3, valid=False), row(samples, 4), row(samples, 5))
     new = run_of(row(samples, 1), row(samples, 2, valid=False), row(samples, 3), row(samples, 6))
-    found = compare(old, new)
-    assert [change.new.size for change in found.changes] == [1]
-    assert [r.size for r in found.wrong] == [2] and found.untimed == 1 and found.worse
-    assert [r.size for r in found.only_old] == [4, 5] and [r.size for r in found.only_new] == [6]
+    comparison = compare(old, new)
+    assert [change.new.size for change in comparison.changes] == [1]
+    assert [r.size for r in comparison.wrong] == [2] and comparison.untimed == 1 and comparison.worse
+    assert [r.size for r in comparison.only_old] == [4, 5] and [r.size for r in comparison.only_new] == [6]
 
 
 def test_rows_match_by_all_that_was_measured(tmp_path: Path):
@@ -155,8 +155,8 @@ def test_rows_match_by_all_that_was_measured(tmp_path: Path):
         {"engine": "compiled"}, {"form": "nonblocking"}, {"size": 16}, {"ranks": 8}, {"hosts": 2}, {"dtype": "int32"},
         {"op": "max"}, {"root": 1}, {"in_place": True}, {"counts": "uneven"}, {"algorithm": "tree"})]  # fmt: skip
     old, new = read(write(tmp_path / "a", [base])), read(write(tmp_path / "b", others))
-    found = compare(old, new)
-    assert not found.changes and len(found.only_new) == len(others)
+    comparison = compare(old, new)
+    assert not comparison.changes and len(comparison.only_new) == len(others)
 
 
 def test_environments_that_differ():

@@ -165,7 +165,7 @@ def test_the_page_has_both_maps(tmp_path):
     good("--network", "leonardo", "--collectives", "bcast", "--ranks", "4:64", "--sizes", "8,1M", "-o", page)
     text = page.read_text(encoding="utf-8")
     data = json.loads(re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)[1])
-    ((setting,),) = [each["settings"] for each in data["collectives"]]
+    ((setting,),) = [chart["settings"] for chart in data["collectives"]]
     assert setting["variant"] == "by the model of leonardo" and len(setting["places"]) == 3
     priced = [cell for place in setting["places"] for cell in place["cells"]]
     assert len(priced) == 6 and all(cell["against"].startswith("rules: ") for cell in priced)
@@ -193,7 +193,7 @@ def test_a_network_that_is_slow_elsewhere_has_another_map():
     assert fast != far
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "message"), [
     ([], "Missing argument 'FILE...', or --network NAME"),
     (["--ranks", "4", "FILE"], "--ranks: of the maps that --network NAME draws"),
     (["--placement", "cyclic", "FILE"], "--placement: of the maps that --network NAME draws"),
@@ -211,10 +211,10 @@ def test_a_network_that_is_slow_elsewhere_has_another_map():
     (["FILE", "--network", "leonardo", "--sizes", "8"], "has the ranks and sizes of the FILEs"),
     (["FILE", "FILE", "--compare", "--network", "leonardo"], "goes without --network"),
 ])  # fmt: skip
-def test_bad_input(options, said, tmp_path):
+def test_bad_input(options, message, tmp_path):
     path = write(tmp_path / "a.jsonl", [result("bcast", "chain", 8, 4, 1)])
     done = command.run("report", *(path if word == "FILE" else word for word in options))
-    assert done.exit_code == 2 and said in done.output, done.output
+    assert done.exit_code == 2 and message in done.output, done.output
 
 
 def test_maps_start_no_mpi():

@@ -32,7 +32,7 @@ def file(folder: Path, text: str, name: str = "results.jsonl") -> Path:
 
 
 def test_every_field_of_a_result_is_read(tmp_path):
-    given = result("reduce", "ring", 1024, 8, 2, form="nonblocking") | {
+    fields = result("reduce", "ring", 1024, 8, 2, form="nonblocking") | {
         "root": "rotating",
         "in_place": True,
         "counts": "uneven",
@@ -40,22 +40,22 @@ def test_every_field_of_a_result_is_read(tmp_path):
         "late": 3,
         "note": "a note",
     }
-    run = read(file(tmp_path, lines(run_line(rate=1e9), given)))
+    run = read(file(tmp_path, lines(run_line(rate=1e9), fields)))
     (row,) = run.rows
     assert run.environment["rate"] == 1e9 and run.settings["seed"] == 0 and run.left_out == 0
     assert row.setting == Setting("reduce", "nonblocking", "float64", "sum", "rotating", True, "uneven")
     assert row.contender == "ring @compiled" and row.statistic == MEDIAN_OF_LONGEST and not row.sketched
     for name in ("size", "ranks", "hosts", "ran", "paired", "valid", "note", "median_us", "rounds", "late", "algbw",
                  "busbw", "limit_us", "of_limit", "ratio", "verdict"):  # fmt: skip
-        assert getattr(row, name) == given[name], name
-    assert row.interval_us == tuple(given["interval_us"]) and row.ratio_interval == tuple(given["ratio_interval"])
-    assert row.samples_us == tuple(given["samples_us"])
-    assert row.overlap.percent == given["overlap"]["percent"] and row.overlap.wait_us == given["overlap"]["wait_us"]
+        assert getattr(row, name) == fields[name], name
+    assert row.interval_us == tuple(fields["interval_us"]) and row.ratio_interval == tuple(fields["ratio_interval"])
+    assert row.samples_us == tuple(fields["samples_us"])
+    assert row.overlap.percent == fields["overlap"]["percent"] and row.overlap.wait_us == fields["overlap"]["wait_us"]
 
 
 def test_percentiles_stand_for_samples(tmp_path):
-    given = {key: value for key, value in RING.items() if key != "samples_us"} | {"sketch_us": list(range(101))}
-    (row,) = read(file(tmp_path, lines(given))).rows
+    fields = {key: value for key, value in RING.items() if key != "samples_us"} | {"sketch_us": list(range(101))}
+    (row,) = read(file(tmp_path, lines(fields))).rows
     assert row.sketched and row.samples_us == tuple(range(101))
 
 
@@ -79,7 +79,7 @@ def test_a_broken_line_in_the_middle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (lines(run_line() | {"schema": 1}), "has schema 1, and this mpicoll reads schema 2"),
         (lines(run_line(), RING | {"schema": 3}), "line 2 has schema 3"),
@@ -102,11 +102,11 @@ def test_a_broken_line_in_the_middle(tmp_path):
         ("# OSU MPI Allreduce Latency Test v7.4\n", "OSU micro-benchmarks and has no whole result"),
     ],
 )
-def test_invalid_results_files_are_one_line(tmp_path, text, said):
+def test_invalid_results_files_are_one_line(tmp_path, text, message):
     path = file(tmp_path, text)
     with pytest.raises(ReadError) as caught:
         read(path)
-    assert said in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_missing_and_binary_files(tmp_path):
@@ -133,7 +133,7 @@ def test_imb_and_osu():
 
 def test_imb_counts_a_share_of_reduce_scatter():
     text = (DATA / "imb-4.txt").read_text().replace("# Benchmarking Allreduce", "# Benchmarking Reduce_scatter")
-    theirs, ours = (imb.parse("a", each).rows for each in ((DATA / "imb-4.txt").read_text(), text))
+    theirs, ours = (imb.parse("a", content).rows for content in ((DATA / "imb-4.txt").read_text(), text))
     pairs = [(a, b) for a, b in zip(theirs, ours) if b.setting.collective == "reduce_scatter"]
     assert pairs and all(b.size == a.size * a.ranks and a.ranks in (2, 4) for a, b in pairs)
 
@@ -144,19 +144,19 @@ def test_a_block_takes_nothing_from_the_one_before_it(tmp_path):
     assert {row.setting.dtype for row in osu.rows if row.setting.collective != "allreduce"} == {None}
     text = (DATA / "imb-2.txt").read_text()
     head, _, tail = text.rpartition("# #processes = 2 \n")
-    found = read(file(tmp_path, head + tail))
-    assert {row.ranks for row in found.rows if row.setting.collective == "pingpong"} == {None}
+    imb_run = read(file(tmp_path, head + tail))
+    assert {row.ranks for row in imb_run.rows if row.setting.collective == "pingpong"} == {None}
 
 
 def test_runs_are_told_apart_by_what_differs(tmp_path):
     every = list(results(("bcast",), ((4, 1),), (8,)))
-    one = read(write(tmp_path / "a.jsonl", every))
+    mpich = read(write(tmp_path / "a.jsonl", every))
     other = read(write(tmp_path / "b.jsonl", every, mpi="Open MPI 5.0.8"))
     again = read(write(tmp_path / "c.jsonl", every))
-    assert [g.place.where for g in gather([one, other])] == ["MPICH 5.0.2", "Open MPI 5.0.8"]
-    assert [g.place.where for g in gather([one, again])] == ["a", "c"]
+    assert [g.place.where for g in gather([mpich, other])] == ["MPICH 5.0.2", "Open MPI 5.0.8"]
+    assert [g.place.where for g in gather([mpich, again])] == ["a", "c"]
     elsewhere = read(write(tmp_path / "d.jsonl", results(("bcast",), ((8, 2),), (8,))))
-    assert [g.place.where for g in gather([one, elsewhere])] == ["", ""]
+    assert [g.place.where for g in gather([mpich, elsewhere])] == ["", ""]
 
 
 def test_a_guest_stands_wherever_it_fits(tmp_path):

@@ -22,16 +22,16 @@ RINGS = [
 
 
 def plan_of(collective, algorithm, p, extra=0, rank=None, **how):
-    made = schedule(collective, algorithm, p)
-    count = 5 * p + extra if made.collective.naming == "vector" else 5
-    return lower(made, p // 3 if rank is None else rank, count, 4, **how)
+    scheduled = schedule(collective, algorithm, p)
+    count = 5 * p + extra if scheduled.collective.naming == "vector" else 5
+    return lower(scheduled, p // 3 if rank is None else rank, count, 4, **how)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), RINGS)
 def test_tables_are_as_long_for_many_ranks_as_for_some(collective, algorithm):
     for p in (64, 256, 2048):
-        made = rolled(plan_of(collective, algorithm, p))
-        assert len(made.steps) <= 30 and len(made.rows) <= 75 and len(made.segments) <= 105
+        looped = rolled(plan_of(collective, algorithm, p))
+        assert len(looped.steps) <= 30 and len(looped.rows) <= 75 and len(looped.segments) <= 105
 
 
 @pytest.mark.parametrize("how", [{}, {"chunk_bytes": 8, "window": 2}, {"averaged": True}], ids=str)
@@ -43,21 +43,21 @@ def test_nothing_is_lost(collective, algorithm, extra, how):
         how = {}
     for rank in (0, 1, 27, 42, 43):
         plan = plan_of(collective, algorithm, 44, extra, rank, **how)
-        made = rolled(plan)
-        assert equal(unrolled(made), plan) and len(made.steps) < len(plan.steps)
-        assert made.all_rows == len(plan.rows) and made.scalars == plan.scalars
+        looped = rolled(plan)
+        assert equal(unrolled(looped), plan) and len(looped.steps) < len(plan.steps)
+        assert looped.all_rows == len(plan.rows) and looped.scalars == plan.scalars
 
 
 def test_steps_are_numbered_as_in_the_plan():
     bodies = set()
     for plan in (plan_of("allreduce", "ring_bidirectional", 20), plan_of("allgather", "neighbor_exchange", 80)):
-        made = rolled(plan)
-        bodies |= set(made.steps[made.steps[:, TURNS] > 1, BODY].tolist())
-        for strand, (at, end) in enumerate(made.strands.tolist()):
+        looped = rolled(plan)
+        bodies |= set(looped.steps[looped.steps[:, TURNS] > 1, BODY].tolist())
+        for strand, (at, end) in enumerate(looped.strands.tolist()):
             number = turn = 0
             while at < end:
-                assert made.number(strand, at, turn) == number
-                at, turn = following(at, turn, *made.steps[at, [BODY, TURNS]].tolist())
+                assert looped.number(strand, at, turn) == number
+                at, turn = following(at, turn, *looped.steps[at, [BODY, TURNS]].tolist())
                 number += 1
             assert number == np.diff(plan.strands[strand])
     assert bodies == {1, 2}
@@ -72,24 +72,24 @@ def shuffled(p, rank):
 
 def test_steps_that_do_not_repeat_stay_unrolled():
     plan = lower(adhoc("bcast", shuffled, 2, blocks=40), 0, 400, 1)
-    made = rolled(plan)
-    assert len(made.steps) == 40 and (made.steps[:, TURNS] == 1).all() and equal(unrolled(made), plan)
+    looped = rolled(plan)
+    assert len(looped.steps) == 40 and (looped.steps[:, TURNS] == 1).all() and equal(unrolled(looped), plan)
 
 
 @pytest.mark.parametrize("table", ["rows", "segments", "steps"])
 def test_a_step_that_differs_ends_a_loop(table):
-    """Whatever number of a step in the middle is another one."""
+    """A change of any number of a step in the middle ends the loop."""
     plan = plan_of("allgather", "ring", 41, rank=40)
     whole, columns = rolled(plan), {"rows": 5, "segments": 3, "steps": 3}[table]
     for column in range(columns):
-        tables = [each.copy() for each in plan.tables]
+        tables = [original.copy() for original in plan.tables]
         name = ["rows", "segments", "steps"].index(table)
         if (table, column) in (("rows", 2), ("rows", 3), ("steps", 0), ("steps", 2)):
             continue  # these say where others are
         tables[name][len(tables[name]) // 2, column] += 1
         changed = Plan(*tables, *plan.scalars)
-        made = rolled(changed)
-        assert len(made.steps) > len(whole.steps) and equal(unrolled(made), changed)
+        looped = rolled(changed)
+        assert len(looped.steps) > len(whole.steps) and equal(unrolled(looped), changed)
 
 
 def test_sums_that_are_equal_by_chance_do_no_harm(monkeypatch):

@@ -50,7 +50,7 @@ def bare(p, rank, *, width=1): ...
 
 
 @pytest.mark.parametrize(
-    ("collective", "body", "declared", "error", "said"),
+    ("collective", "body", "declared", "error", "message"),
     [
         ("bcast", star, {"name": "linear"}, ValueError, "^bcast linear is registered twice$"),
         ("bcast", lambda p, rank: [], {"name": "mute"}, ValueError, "docstring of bcast mute lacks Steps, Bytes"),
@@ -60,15 +60,15 @@ def bare(p, rank, *, width=1): ...
         ("allgather", star, {"blocks": 3}, ValueError, "^allgather star declares blocks, and allgather has those"),
     ],
 )
-def test_refused_algorithms_are_not_registered(registry, collective, body, declared, error, said):
+def test_refused_algorithms_are_not_registered(registry, collective, body, declared, error, message):
     before = mpicoll.list_algorithms()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         algorithm(collective, **declared)(body)
     assert mpicoll.list_algorithms() == before
 
 
 @pytest.mark.parametrize(
-    ("blocks", "given", "expected"),
+    ("blocks", "parameters", "expected"),
     [
         (3, {}, 3),
         (lambda p, width: 2 * p, {}, 10),
@@ -76,9 +76,9 @@ def test_refused_algorithms_are_not_registered(registry, collective, body, decla
         (lambda p, width: p * width, {"width": 3}, 15),
     ],
 )
-def test_number_of_blocks(registry, blocks, given, expected):
+def test_number_of_blocks(registry, blocks, parameters, expected):
     entry = algorithm("allreduce", blocks=blocks)(star)
-    assert tuple(Schedule(entry, 5, **given).blocks) == tuple(range(expected))
+    assert tuple(Schedule(entry, 5, **parameters).blocks) == tuple(range(expected))
 
 
 def test_every_algorithm_is_listed():
@@ -103,7 +103,7 @@ def test_algorithms_serve_forms_with_counts(form, of):
 
 
 @pytest.mark.parametrize(
-    ("collective", "name", "said"),
+    ("collective", "name", "message"),
     [
         ("allreduce", "rign", "no allreduce algorithm is called 'rign'; did you mean 'ring'"),
         ("alreduce", "ring", "no collective is called 'alreduce'; did you mean 'allreduce'"),
@@ -111,9 +111,9 @@ def test_algorithms_serve_forms_with_counts(form, of):
         ("bcast", "zzz", "'zzz'; there is 'linear', 'binomial', 'knomial', 'chain'"),
     ],
 )
-def test_near_names_are_said_or_all(collective, name, said):
+def test_near_names_are_said_or_all(collective, name, message):
     for look in (find, parse_spec, lambda collective, name: schedule(collective, name, p=3)):
-        with pytest.raises(UnknownAlgorithm, match=said):
+        with pytest.raises(UnknownAlgorithm, match=message):
             look(collective, name)
 
 
@@ -145,9 +145,9 @@ def test_selected_refuses_what_is_unknown():
     ],
 )
 def test_parse_spec(spec, expected):
-    entry, given = parse_spec("allreduce", spec)
+    entry, parameters = parse_spec("allreduce", spec)
     assert entry is find("allreduce", "reduce_bcast")
-    assert dict(given) == expected
+    assert dict(parameters) == expected
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_unknown_parameter():
     with pytest.raises(ParameterError, match="allreduce ring has no parameter a, b; it has: none"):
         parse_spec("allreduce", "ring(b=1, a=2)")
     ring = find("allreduce", "ring")
-    for use in (ring.resolve, lambda p, **given: ring(p, 0, **given), lambda p, **given: Schedule(ring, p, **given)):
+    for use in (ring.resolve, lambda p, **words: ring(p, 0, **words), lambda p, **words: Schedule(ring, p, **words)):
         with pytest.raises(ParameterError, match="allreduce ring has no parameter k; it has: none"):
             use(4, k=1)
 
@@ -197,9 +197,9 @@ def test_a_spec_has_a_name(spec):
 
 
 def test_a_parameter_names_another_algorithm():
-    made = schedule("allreduce", "reduce_bcast(reduce=chain, bcast=chain)", p=4)
-    assert made.title == "allreduce reduce_bcast(bcast=chain, reduce=chain)"
-    assert verify(made).steps == 6
+    chains = schedule("allreduce", "reduce_bcast(reduce=chain, bcast=chain)", p=4)
+    assert chains.title == "allreduce reduce_bcast(bcast=chain, reduce=chain)"
+    assert verify(chains).steps == 6
 
 
 def test_a_parameter_has_parameters():
@@ -208,15 +208,15 @@ def test_a_parameter_has_parameters():
     with pytest.raises(ParameterError, match=r"^cannot read 'chain\(3\)': write it as name"):
         schedule("allreduce", "reduce_bcast(reduce=chain(3))", p=4)
     spec = "hierarchical(inner=chain(), middle=reduce_bcast(reduce=chain), groups=[[2, 1], [0]])"
-    made = schedule("allreduce", spec, 3)
-    assert made.resolved["groups"] == ((0,), (1, 2))
-    assert made.resolved["middle"].parameters == (("reduce", "chain"),)
-    verify(made)
+    nested = schedule("allreduce", spec, 3)
+    assert nested.resolved["groups"] == ((0,), (1, 2))
+    assert nested.resolved["middle"].parameters == (("reduce", "chain"),)
+    verify(nested)
 
 
 def test_keywords_go_before_the_spec():
-    made = schedule("allreduce", "reduce_bcast(reduce=chain)", p=4, reduce="binomial")
-    assert made.parameters == {"reduce": "binomial"}
+    keyed = schedule("allreduce", "reduce_bcast(reduce=chain)", p=4, reduce="binomial")
+    assert keyed.parameters == {"reduce": "binomial"}
 
 
 # -- preconditions ------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_a_piece_that_loses_the_order_is_refused_too():
 
 
 @pytest.mark.parametrize(
-    ("p", "root", "said"),
+    ("p", "root", "message"),
     [
         (0, 0, "p is 0"),
         (-1, 0, "p is -1"),
@@ -262,8 +262,8 @@ def test_a_piece_that_loses_the_order_is_refused_too():
         (4, 4, r"root is 4; it must be in 0\.\.3"),
     ],
 )
-def test_there_is_a_rank_and_the_root_is_one(p, root, said):
-    with pytest.raises(ValueError, match=said):
+def test_there_is_a_rank_and_the_root_is_one(p, root, message):
+    with pytest.raises(ValueError, match=message):
         schedule("bcast", "binomial", p, root)
 
 
@@ -272,9 +272,9 @@ def test_there_is_a_rank_and_the_root_is_one(p, root, said):
 
 def test_strands_are_tuples_all_the_way_down_and_stay_what_they_are():
     send, fold, local = Send(1, [0, 1]), RecvReduce(1, range(2)), Reduce(Loc("a", 0), Loc("value", 0))
-    made = strands(iter([send, [fold, local]]))
-    assert made == Strands((((Send(1, (0, 1)),), (RecvReduce(1, (0, 1)), local)),))
-    assert strands(made) is made
+    frozen = strands(iter([send, [fold, local]]))
+    assert frozen == Strands((((Send(1, (0, 1)),), (RecvReduce(1, (0, 1)), local)),))
+    assert strands(frozen) is frozen
     assert strands([]) == Strands(((),))
 
 
@@ -288,8 +288,8 @@ def test_programs_are_hashable_and_the_same_every_time(entry):
 @pytest.mark.parametrize("entry", EVERY)
 def test_title_and_text(entry):
     p = served(entry, 3)
-    made = Schedule(entry, p)
-    assert made.title == entry.title == f"{entry.collective.name} {entry.name}"
-    assert repr(made) == f"<Schedule {made.title} p={p}>"
+    scheduled = Schedule(entry, p)
+    assert scheduled.title == entry.title == f"{entry.collective.name} {entry.name}"
+    assert repr(scheduled) == f"<Schedule {scheduled.title} p={p}>"
     if entry.collective.rooted:
-        assert Schedule(entry, p, 2).title == f"{made.title} root 2"
+        assert Schedule(entry, p, 2).title == f"{scheduled.title} root 2"

@@ -51,8 +51,8 @@ def chosen(
 def test_there_is_a_registered_algorithm_for_every_call(collective, p):
     for nbytes in BYTES:
         choice = chosen(collective, nbytes, p)
-        entry, given = parse_spec(collective, choice.algorithm)
-        Schedule(entry, p, **dict(given))
+        entry, parameters = parse_spec(collective, choice.algorithm)
+        Schedule(entry, p, **dict(parameters))
         assert choice.chunk_bytes is None or choice.chunk_bytes >= 1
         assert (choice.collective, choice.engine) == (collective, "mpi4py")
         assert choice.window in (1, WINDOW)
@@ -65,8 +65,8 @@ def test_ranks_that_share_hosts_meet_there_first(collective, nodes):
     """Choose hierarchical algorithms where bytes decide, but not if forced or if operand order counts."""
     for nbytes in BYTES:
         choice = chosen(collective, nbytes, nodes=nodes)
-        entry, given = parse_spec(collective, choice.algorithm)
-        Schedule(entry, 4, nodes=nodes, **dict(given))
+        entry, parameters = parse_spec(collective, choice.algorithm)
+        Schedule(entry, 4, nodes=nodes, **dict(parameters))
         assert (entry.name == "hierarchical") == (nbytes >= HOST_RULES[collective][0].above)
         assert ("ranks share hosts" in choice.why) == (entry.name == "hierarchical")
     forced = next(name for name in list_algorithms()[collective] if name != "hierarchical")
@@ -324,9 +324,9 @@ def test_chunk_and_window_are_integers_of_at_least_one(what, value):
 
 
 def test_a_second_name_chooses_the_same():
-    made = Overrides().merged({"reduce_scatter": "ring"}, None, None, None)
-    made = made.merged({"reduce_scatter_block": "pairwise"}, None, None, None)
-    assert made.algorithms == (("reduce_scatter", "pairwise"),)
+    overrides = Overrides().merged({"reduce_scatter": "ring"}, None, None, None)
+    overrides = overrides.merged({"reduce_scatter_block": "pairwise"}, None, None, None)
+    assert overrides.algorithms == (("reduce_scatter", "pairwise"),)
 
 
 def test_inner_overrides_lie_over_outer_ones():

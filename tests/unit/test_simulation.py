@@ -75,8 +75,8 @@ def test_the_picture_in_time():
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_picture_in_time_has_a_line_for_each_rank(collective):
     for algorithm in candidates(collective, 5, True, by_blocks(5, 2)):
-        made, nodes = schedule(collective, algorithm, 5), by_blocks(5, 2)
-        simulation = Simulation(made, network("infiniband"), 1e5, nodes, 8192, 2, record=True)
+        scheduled, nodes = schedule(collective, algorithm, 5), by_blocks(5, 2)
+        simulation = Simulation(scheduled, network("infiniband"), 1e5, nodes, 8192, 2, record=True)
         lines = times.draw(algorithm, simulation).splitlines()
         assert [line.split()[1] for line in lines if line.startswith("rank")] == [*"01234"]
         assert len({len(line) for line in lines if line.startswith("rank")}) == 1
@@ -109,13 +109,14 @@ def test_chunks_of_a_chain_follow_each_other():
     simulated = Simulation(schedule("bcast", "chain", p), PLAIN, n, chunk_bytes=chunk, window=2)
     assert max(simulated.ends) == pytest.approx((p - 1) * (ALPHA + chunk / RATE) + 9 * (ALPHA + chunk / RATE), rel=0.05)
     long = replace(PLAIN, short_bytes=1.0)      # so a sender waits until its receiver has sent the chunk before
-    two, one = (max(Simulation(schedule("bcast", "chain", p), long, n, None, chunk, window).ends) for window in (2, 1))
-    assert one > 1.3 * two
+    chain = schedule("bcast", "chain", p)
+    two, single = (max(Simulation(chain, long, n, None, chunk, window).ends) for window in (2, 1))
+    assert single > 1.3 * two
 
 
 def test_ranks_of_a_node_share_its_link():
-    made = schedule("alltoall", "pairwise", 8)
-    apart, together = (max(Simulation(made, PLAIN, 8e6, nodes).ends) for nodes in (None, by_blocks(8, 4)))
+    pairwise = schedule("alltoall", "pairwise", 8)
+    apart, together = (max(Simulation(pairwise, PLAIN, 8e6, nodes).ends) for nodes in (None, by_blocks(8, 4)))
     assert 2 < together / apart < 3.5      # 4 of 7 messages go through a link of 4 ranks
 
 
@@ -173,11 +174,11 @@ def test_chunks_take_in_closed_form_what_they_take_simulated(collective, algorit
 
 
 def test_messages_that_do_not_match_are_an_error():
-    made = schedule("bcast", "linear", 3)
-    whole = made.program
-    made.program = lambda rank: whole(rank) if rank != 2 else type(whole(0))(((),))
+    linear = schedule("bcast", "linear", 3)
+    whole = linear.program
+    linear.program = lambda rank: whole(rank) if rank != 2 else type(whole(0))(((),))
     with pytest.raises(RuntimeError, match="1 messages of the schedule have no other side"):
-        Simulation(made, PLAIN, 8.0)
+        Simulation(linear, PLAIN, 8.0)
 
 
 def test_the_closed_form_agrees_with_simulations():
@@ -187,10 +188,10 @@ def test_the_closed_form_agrees_with_simulations():
         nodes = by_blocks(p, size)
         for collective in COLLECTIVES:
             for spec in candidates(collective, p, True, nodes):
-                made, steps = schedule(collective, spec, p, nodes=nodes), profile(collective, spec, p, nodes)
+                scheduled, steps = schedule(collective, spec, p, nodes=nodes), profile(collective, spec, p, nodes)
                 for nbytes in (8.0, 65536.0):
                     closed = cost(steps, net, np.array([nbytes]))[0]
-                    ratios.append(closed / max(Simulation(made, net, nbytes, nodes).ends))
+                    ratios.append(closed / max(Simulation(scheduled, net, nbytes, nodes).ends))
     assert np.median(ratios) == pytest.approx(1, rel=0.01)
     assert np.mean((np.array(ratios) > 0.8) & (np.array(ratios) < 1.25)) > 0.8
     assert min(ratios) > 0.5 and max(ratios) < 3
@@ -239,9 +240,9 @@ def test_the_compiled_loop_computes_the_times_of_the_loop_in_python(entry, compi
     for p in filter(entry.serves, range(2, 17)):
         placed, (chunks, window), net, nbytes = random.choice(cases)
         nodes = placed(p)
-        made = Schedule(entry, p, nodes=nodes)
-        arguments = net, nbytes, nodes, nbytes / made.blocks_of_n / chunks if chunks else None, window
-        simulated, in_python = Simulation(made, *arguments), Simulation(made, *arguments, record=True)
+        scheduled = Schedule(entry, p, nodes=nodes)
+        arguments = net, nbytes, nodes, nbytes / scheduled.blocks_of_n / chunks if chunks else None, window
+        simulated, in_python = Simulation(scheduled, *arguments), Simulation(scheduled, *arguments, record=True)
         assert (simulated.ends, simulated.messages) == (in_python.ends, in_python.messages), (p, *arguments)
 
 
@@ -249,21 +250,22 @@ def test_all_ranks_of_uniform_algorithms_take_the_steps_of_rank_0():
     uniform = [entry for entry in registered() if entry.uniform]
     assert len(uniform) > 8
     for entry, p in product(uniform, (2, 3, 8, 13)):
-        made = Schedule(entry, p)
-        rows, *steps, peers, blocks, sends = messages._flattened(made, [0])
+        scheduled = Schedule(entry, p)
+        rows, *steps, peers, blocks, sends = messages._flattened(scheduled, [0])
         for rank in range(1, p):
-            own, *its_steps, its_peers, its_blocks, its_sends = messages._flattened(made, [rank])
+            own, *its_steps, its_peers, its_blocks, its_sends = messages._flattened(scheduled, [rank])
             assert np.array_equal(own[:, 1:], rows[:, 1:]) and np.array_equal((its_peers - rank) % p, peers)
-            assert all(map(np.array_equal, [*its_steps, its_blocks, its_sends], [*steps, blocks, sends])), (made, rank)
+            its_tables, tables = [*its_steps, its_blocks, its_sends], [*steps, blocks, sends]
+            assert all(map(np.array_equal, its_tables, tables)), (scheduled, rank)
 
 
 @pytest.mark.parametrize("entry", [entry for entry in registered() if entry.uniform], ids=lambda entry: entry.title)
 def test_a_rank_stands_for_all_ranks_of_uniform_algorithms(entry, compiled):
     for p, nodes, (chunks, window), net in product((19, 24), (None, by_blocks), CHUNKS, NETWORKS):
         places = nodes and nodes(p, p)
-        made, full = (Schedule(x, p, nodes=places) for x in (entry, replace(entry, uniform=False)))
-        arguments = net, 2e5, places, 2e5 / made.blocks_of_n / chunks if chunks else None, window
-        simulated, in_full = Simulation(made, *arguments), Simulation(full, *arguments)
+        uniform, full = (Schedule(x, p, nodes=places) for x in (entry, replace(entry, uniform=False)))
+        arguments = net, 2e5, places, 2e5 / uniform.blocks_of_n / chunks if chunks else None, window
+        simulated, in_full = Simulation(uniform, *arguments), Simulation(full, *arguments)
         assert (simulated.ends, simulated.messages) == (in_full.ends, in_full.messages)
 
 
@@ -310,7 +312,7 @@ def test_simulate_prints_the_times_of_algorithms():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ("allreduce", "-p", "4096", "--ranks-per-node", "4", "--algorithms", "ring"),
@@ -322,6 +324,6 @@ def test_simulate_prints_the_times_of_algorithms():
         (("allreduce", "-p", "4", "--chunk", "some"), "some"),
     ],
 )
-def test_simulate_refuses_in_words(words, said):
+def test_simulate_refuses_in_words(words, message):
     done = run(*words)
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output

@@ -25,8 +25,8 @@ EXPORTED = [name for name in mpicoll.__all__ if not name.startswith("__")]
 def definition(module: str, name: str) -> ast.ClassDef | ast.FunctionDef | None:
     """Read a class or a function without importing it, since MPI would start."""
     tree = ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())
-    found = (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
-    return next(found, None)
+    matches = (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+    return next(matches, None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -48,8 +48,8 @@ def toys(registry) -> None:
         ("liar", twofold, 2, lambda block: 0),
         ("third", lambda p, rank: relabel(CHAIN(p, rank), int, lambda _: (0, 1, 2)), 3, lambda block: 0),
     ):
-        for collective, one in (("reduce", body), ("bcast", reversed_in_time(body))):
-            algorithm(collective, name=name, blocks=blocks, strand=strand, ordered=True)(documented(one))
+        for collective, moves in (("reduce", body), ("bcast", reversed_in_time(body))):
+            algorithm(collective, name=name, blocks=blocks, strand=strand, ordered=True)(documented(moves))
 
 
 def stacked(layers, p, blocks):
@@ -75,30 +75,30 @@ def stacked(layers, p, blocks):
     ],
 )
 def test_a_strand_for_every_combination_of_strands(toys, p, reduce, bcast, strands, blocks):
-    made = schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p)
+    stack = schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p)
     parts = find("reduce", reduce), find("bcast", bcast)
     total = lcm(*(part.blocks(p) for part in parts))
-    assert len(made.blocks) == total == (blocks or total)
+    assert len(stack.blocks) == total == (blocks or total)
 
     def way(block):
         return tuple(0 if x.strand is None else x.strand(block * x.blocks(p) // total) for x in parts)
 
-    ways = {way(block) for block in made.blocks}
-    assert len(made.program(0)) == len(ways) == (strands or len(ways))
-    for block in made.blocks:
-        others = [b for b in made.blocks if made.strand(b) == made.strand(block)]
+    ways = {way(block) for block in stack.blocks}
+    assert len(stack.program(0)) == len(ways) == (strands or len(ways))
+    for block in stack.blocks:
+        others = [b for b in stack.blocks if stack.strand(b) == stack.strand(block)]
         assert all(way(other) == way(block) for other in others)
-    assert len({len(made.program(rank)) for rank in range(p)}) == 1
-    holds(made)
+    assert len({len(stack.program(rank)) for rank in range(p)}) == 1
+    holds(stack)
     holds(schedule("allreduce", f"reduce_bcast(reduce={reduce}, bcast={bcast})", p, commutative=False))
 
 
 def test_strands_cross(toys):
     """Three blocks of four go another way in the second layer than in the first: four strands of two."""
-    made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=woven)", 4)
-    assert [made.strand(b) for b in made.blocks] == [0, 1, 2, 3]
-    assert [len(strand) for strand in made.program(0)] == [1 + 1, 1 + 2, 2 + 1, 2 + 2]
-    assert verify(made).steps == 3 + 3
+    stack = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=woven)", 4)
+    assert [stack.strand(b) for b in stack.blocks] == [0, 1, 2, 3]
+    assert [len(strand) for strand in stack.program(0)] == [1 + 1, 1 + 2, 2 + 1, 2 + 2]
+    assert verify(stack).steps == 3 + 3
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 20, uneven, dealt], ids=lambda g: getattr(g, "__name__", str(g)))
@@ -120,16 +120,16 @@ def test_a_part_whose_strands_are_not_as_declared(toys):
     """It is found on its own; a composition, which takes the strands that are declared, does not move the block."""
     for collective in ("reduce", "bcast"):
         refused(schedule(collective, "liar", 3), "expected block 1 in strand 0, as declared, got strand 1")
-    for given in ("reduce=liar", "bcast=liar", "reduce=liar, bcast=liar"):
-        refused(schedule("allreduce", f"reduce_bcast({given})", 3))
+    for parts in ("reduce=liar", "bcast=liar", "reduce=liar, bcast=liar"):
+        refused(schedule("allreduce", f"reduce_bcast({parts})", 3))
     refused(schedule("allreduce", "hierarchical(inner=liar, groups=2)", 4))
 
 
 def test_a_stack_is_checked_as_others_are(toys):
     """A block that moves in another strand than the stack says."""
-    made = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=twofold)", 3)
-    made.make.strand = lambda block: 0
-    refused(made, "expected block 1 in strand 0, as declared, got strand 1")
+    stack = schedule("allreduce", "reduce_bcast(reduce=twofold, bcast=twofold)", 3)
+    stack.make.strand = lambda block: 0
+    refused(stack, "expected block 1 in strand 0, as declared, got strand 1")
 
 
 # -- of some of the blocks, on some of the ranks ------------------------------------------------------------
@@ -139,9 +139,9 @@ def test_a_stack_is_checked_as_others_are(toys):
 def test_a_layer_that_moves_some_of_the_blocks_only(p):
     low = Layer(CHAIN, range(p), lambda b: (0, 1))
     high = Layer(BINOMIAL, range(p), lambda b: (2, 3, 4))
-    made = stacked([low, high], p, 5)
-    assert {made.strand(b) for b in made.blocks} == {0} and len(made.program(0)) == 1
-    holds(made)
+    stack = stacked([low, high], p, 5)
+    assert {stack.strand(b) for b in stack.blocks} == {0} and len(stack.program(0)) == 1
+    holds(stack)
     if p > 1:
         refused(stacked([low], p, 5), "the end of block 2")
         refused(stacked([low, low, high], p, 5), "would count twice|deadlock")

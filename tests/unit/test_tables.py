@@ -253,9 +253,9 @@ def test_every_case_is_proved_on_some_number_of_ranks(spec, ranks, parameters, m
 
     monkeypatch.setattr(check_plan, "Machine", Recorded)
     for p in ranks:
-        made = schedule(*spec.split(), p)
-        made.parameters = parameters
-        check_tables(made)
+        scheduled = schedule(*spec.split(), p)
+        scheduled.parameters = parameters
+        check_tables(scheduled)
     kinds = list(map(kind, check_plan.cases(schedule(*spec.split(), 8))))
     assert len(kinds) > 2 and {case for case, _ in proved} == {*kinds[not parameters :]}
     assert {in_place for _, in_place in proved} == {False, True}

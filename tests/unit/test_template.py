@@ -18,9 +18,10 @@ SIZED = cases(*(a for a in registered() if a.collective.naming != "none"))
 @pytest.mark.parametrize("entry", SIZED)
 def test_compiled_code_binds_as_python_does(entry):
     """Blocks of 0 to 4 chunks, whole and cut."""
-    made = Schedule(entry, 4)
+    scheduled = Schedule(entry, 4)
     for single in (True, False):
-        binding = template.Binding(Lowering(made, 1, False, True, single, False, made.codec is not None).template())
+        lowering = Lowering(scheduled, 1, False, True, single, False, scheduled.codec is not None)
+        binding = template.Binding(lowering.template())
         binding.sizes[:] = binding.codes[:] = np.arange(len(binding.sizes)) % 5 * 40
         binding.places[:] = np.arange(len(binding.places)) * 1000
         bound = []
@@ -34,7 +35,7 @@ def test_compiled_code_binds_as_python_does(entry):
 
 def test_plans_of_different_counts_come_from_one_template():
     """Cut and whole ones from two, since what no chunk cuts is joined; and nothing of one count is left for another."""
-    made, kept, keys = schedule("allreduce", "rabenseifner", 4), {}, []
+    rabenseifner, kept, keys = schedule("allreduce", "rabenseifner", 4), {}, []
 
     def remember(key, make):
         keys.append(key)
@@ -44,14 +45,15 @@ def test_plans_of_different_counts_come_from_one_template():
 
     for count in (1, 17, 4, 1000, 3, 4, 0, 17):
         for chunk in (None, 8):
-            new, remembered = (lower(made, 2, count, 8, chunk_bytes=chunk, remember=how) for how in (None, remember))
+            new = lower(rabenseifner, 2, count, 8, chunk_bytes=chunk)
+            remembered = lower(rabenseifner, 2, count, 8, chunk_bytes=chunk, remember=remember)
             assert new.scalars == remembered.scalars
             assert all(map(np.array_equal, new.tables, remembered.tables))
     assert len(keys) == 16 and len(kept) == 2
 
 
 def test_codes_without_a_codec_are_refused():
-    made = schedule("allgather", "quantized", 3)
-    assert made.codec is not None
+    quantized = schedule("allgather", "quantized", 3)
+    assert quantized.codec is not None
     with pytest.raises(ValueError, match="has codes, and there is no codec"):
-        lower(made, 0, 10, 4)
+        lower(quantized, 0, 10, 4)

@@ -234,8 +234,8 @@ def test_a_compressed_file_that_is_cut_off(tmp_path):
 
 
 def test_two_runs_in_one_file(tmp_path):
-    one, two = (trace_events.trace(exchange()) for _ in range(2))
-    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": one["traceEvents"] + two["traceEvents"]}))
+    first, second = (trace_events.trace(exchange()) for _ in range(2))
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": first["traceEvents"] + second["traceEvents"]}))
     with pytest.raises(TimelineError, match="call 1 on ranks 0-1 twice on a rank: it is made of several runs"):
         reader.read(tmp_path / "t.json")
 

@@ -50,7 +50,7 @@ def merged(*paths):
 
 
 def test_blocks_of_a_run_are_on_one_clock(tmp_path):
-    """Whatever the order of files, times are since the first of all, and messages match within their file alone."""
+    """Files in any order give times since the earliest start, and messages match within their file alone."""
     first = saved(tmp_path / "first.json", exchange(late=5))
     second = saved(tmp_path / "second.json", later(exchange(), 2, 1000))
     together, reverse = merged(first, second), merged(second, first)

@@ -26,9 +26,9 @@ from mpicoll.selection.tables import SCHEMA, parse, write
 
 def timing(mean, noise=0.0, rounds=40, valid=True, seed=0):
     draw = random.Random(seed)
-    made = Timing(Contender("x", None, None), valid=valid)
-    made.rounds = [[mean * (1 + noise * draw.uniform(-1, 1))] for _ in range(rounds)]
-    return made
+    result = Timing(Contender("x", None, None), valid=valid)
+    result.rounds = [[mean * (1 + noise * draw.uniform(-1, 1))] for _ in range(rounds)]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -54,31 +54,31 @@ def test_a_rule_that_did_not_run_stays():
     assert decide([timing(1.0, rounds=0), timing(0.5)]) == 0
 
 
-def found(nbytes, algorithm, chunk=None, seconds=2e-6, window=2):
+def best(nbytes, algorithm, chunk=None, seconds=2e-6, window=2):
     return Found(nbytes, algorithm, chunk, seconds, 3e-6, 2e-6, window=window)
 
 
 def test_neighbours_that_choose_the_same_are_one_rule():
-    rows = [found(8, "a"), found(64, "a", seconds=4e-6), found(1024, "b"), found(4096, "b", 512), found(8192, "a")]
-    made = rules(rows)
-    assert [(r["from_bytes"], r["algorithm"], r.get("chunk_bytes"), r.get("at_bytes")) for r in made] == [
+    rows = [best(8, "a"), best(64, "a", seconds=4e-6), best(1024, "b"), best(4096, "b", 512), best(8192, "a")]
+    table = rules(rows)
+    assert [(r["from_bytes"], r["algorithm"], r.get("chunk_bytes"), r.get("at_bytes")) for r in table] == [
         (0, "a", None, 64), (256, "b", None, 1024), (2048, "b", 512, 4096), (5792, "a", None, 8192),
         (16384, "auto", None, None),
     ]
-    assert (made[0]["us"], made[0]["native_us"]) == (4.0, 3.0)
+    assert (table[0]["us"], table[0]["native_us"]) == (4.0, 3.0)
 
 
 def test_the_window_is_in_the_table():
-    made = rules([found(8, "a"), found(512, "a", 64, window=1), found(4096, "a", 64), found(8192, "a", 64)])
-    assert [(r["from_bytes"], r.get("chunk_bytes"), r.get("window")) for r in made] == [
+    table = rules([best(8, "a"), best(512, "a", 64, window=1), best(4096, "a", 64), best(8192, "a", 64)])
+    assert [(r["from_bytes"], r.get("chunk_bytes"), r.get("window")) for r in table] == [
         (0, None, None), (64, 64, 1), (1448, 64, 2), (16384, None, None),
     ]
 
 
 def test_choices_of_the_rules_are_left_to_them():
-    assert [(r["from_bytes"], r["algorithm"]) for r in rules([found(8, "auto"), found(512, "auto")])] == [(0, "auto")]
-    made = rules([found(8, "a", seconds=float("inf")), found(512, "auto")])
-    assert [(r["from_bytes"], r["algorithm"], "us" in r) for r in made] == [(0, "a", False), (64, "auto", True)]
+    assert [(r["from_bytes"], r["algorithm"]) for r in rules([best(8, "auto"), best(512, "auto")])] == [(0, "auto")]
+    table = rules([best(8, "a", seconds=float("inf")), best(512, "auto")])
+    assert [(r["from_bytes"], r["algorithm"], "us" in r) for r in table] == [(0, "a", False), (64, "auto", True)]
 
 
 @pytest.mark.parametrize(("name", "value"), [("MPICOLL_ENGINE", "mpi4py"), ("MPICOLL_CHECK", "1")])
@@ -112,8 +112,8 @@ def test_other_tables_stay_and_collectives_not_measured_too(tmp_path):
 def test_usage_errors():
     assert cli._names("bcast, allreduce,bcast") == ["bcast", "allreduce"]
     assert "barrier" in cli._names("all") and "gatherv" not in cli._names("all")
-    for text, said in (("bcasts", "'bcasts'"), ("gatherv", "only their own counts"), ("", "must name something")):
-        with pytest.raises((ValueError, LookupError), match=said):
+    for text, message in (("bcasts", "'bcasts'"), ("gatherv", "only their own counts"), ("", "must name something")):
+        with pytest.raises((ValueError, LookupError), match=message):
             cli._names(text)
 
 

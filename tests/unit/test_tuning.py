@@ -35,16 +35,16 @@ GOOD = {
 
 def changed(*path, to=None, without=False):
     """The good table with one thing in it changed, or left out."""
-    made = copy.deepcopy(GOOD)
+    table = copy.deepcopy(GOOD)
     *way, last = path
-    inner = made
+    inner = table
     for step in way:
         inner = inner[step]
     if without:
         del inner[last]
     else:
         inner[last] = to
-    return made
+    return table
 
 
 def parsed(content):
@@ -66,7 +66,7 @@ def test_a_good_one():
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ([], "table.json: $: [] is not of type 'object'"),
         (changed("schema", to="mpicoll-tuning-9"), "table.json: $.schema: 'mpicoll-tuning-1' was expected"),
@@ -90,10 +90,10 @@ def test_a_good_one():
         (changed("tables", 1, to=GOOD["tables"][0]), "$.tables[1]: there are two for MPICH 5.0.2, 4 ranks on 2 nodes"),
     ],
 )
-def test_a_wrong_one_says_where(content, said):
+def test_a_wrong_one_says_where(content, message):
     with pytest.raises(TuningError) as raised:
         parsed(content)
-    assert said in str(raised.value) and str(raised.value).startswith("table.json")
+    assert message in str(raised.value) and str(raised.value).startswith("table.json")
     assert isinstance(raised.value, MpicollError) and isinstance(raised.value, ValueError)
 
 
@@ -131,11 +131,11 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_whose_ranks_it_is_for():
-    found = parsed(GOOD)
-    assert found.table("MPICH 5.0.2", ((0, 1), (2, 3))) == (found.tables[0], "")
-    assert found.table("Open MPI 5.0.11", ((0, 1, 2, 3),)) == (found.tables[1], "")
+    tables = parsed(GOOD)
+    assert tables.table("MPICH 5.0.2", ((0, 1), (2, 3))) == (tables.tables[0], "")
+    assert tables.table("Open MPI 5.0.11", ((0, 1, 2, 3),)) == (tables.tables[1], "")
     for mpi, nodes in (("MPICH 5.0.3", ((0, 1), (2, 3))), ("MPICH 5.0.2", ((0, 2), (1, 3))), ("MPICH 5.0.2", ((0,),))):
-        table, why = found.table(mpi, nodes)
+        table, why = tables.table(mpi, nodes)
         assert table is None
         assert why.startswith(f"table.json is not for {mpi}, {sum(map(len, nodes))} rank")
         assert "; it is for MPICH 5.0.2, 4 ranks on 2 nodes (0-1; 2-3); Open MPI 5.0.11, 4 ranks on one node" in why

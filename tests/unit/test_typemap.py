@@ -36,13 +36,13 @@ def leaves(recipe: recipes.Recipe) -> list[str]:
 @settings(deadline=None)  # the first example compiles kernels
 @given(recipes.random_recipes, st.integers(0, 3))
 def test_any_recipe(recipe, n):
-    one, (layout, basic, nbasic) = recipes.meaning(recipe), typemap(recipe)
-    assert places(layout) == one.places
-    assert layout is not None and layout.nbytes == len(one.places) and (layout.lengths > 0).all()
+    meaning, (layout, basic, nbasic) = recipes.meaning(recipe), typemap(recipe)
+    assert places(layout) == meaning.places
+    assert layout is not None and layout.nbytes == len(meaning.places) and (layout.lengths > 0).all()
     assert layout.run_count == layout.flat()[0].size
-    if one.places and len(set(leaves(recipe))) == 1:
-        assert (basic, nbasic) == (leaves(recipe)[0], len(one.places) // recipes.SIZES[leaves(recipe)[0]])
-    _hold_kernels_to(recipes.elements(one, n), n, one.extent, layout)
+    if meaning.places and len(set(leaves(recipe))) == 1:
+        assert (basic, nbasic) == (leaves(recipe)[0], len(meaning.places) // recipes.SIZES[leaves(recipe)[0]])
+    _hold_kernels_to(recipes.elements(meaning, n), n, meaning.extent, layout)
 
 
 def _hold_kernels_to(wanted: list[int], n: int, extent: int, layout: Runs) -> None:

@@ -52,7 +52,7 @@ def test_every_mutant_is_caught(entry, p, pytestconfig):
 
 def survivors(right, mutants):
     """Return the broken schedules that pass, without those that are as right as before."""
-    found = []
+    missed = []
     for what, broken, rank, place in mutants:
         try:
             verify(broken)
@@ -61,8 +61,8 @@ def survivors(right, mutants):
             assert error.expected is not None and error.got is not None
         else:
             if not (what.endswith("another buffer") and receives_again(right, rank, place)):
-                found.append(what)
-    return found
+                missed.append(what)
+    return missed
 
 
 @pytest.mark.parametrize("entry", cases(*(a for a in registered() if a.grid)))
@@ -213,12 +213,12 @@ def test_wrong_formula(entry, field, what):
     right = Schedule(entry, p)
     trace = verify(right)
     got = trace.steps if field == "steps" else measured_bytes(right, trace)
-    said = getattr(entry.claims, field)
-    wrong = f"at most n * {got} - n" if said.startswith("at most ") else f"({said}) + 1"
+    formula = getattr(entry.claims, field)
+    wrong = f"at most n * {got} - n" if formula.startswith("at most ") else f"({formula}) + 1"
     error = refused(Schedule(claiming(entry, **{field: wrong}), p))
     value = entry.claims.evaluate(wrong, p, **right.resolved)
     assert (error.op, error.expected) == (f"the docstring's {what}", f"{wrong} = {value}")
-    assert Fraction(error.got) == got == value + (1 if said.startswith("at most ") else -1)
+    assert Fraction(error.got) == got == value + (1 if formula.startswith("at most ") else -1)
 
 
 @pytest.mark.parametrize("entry", EVERY)

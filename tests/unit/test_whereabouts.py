@@ -33,15 +33,15 @@ REFUSED = Failure(*MINE, "E: x", was_made=False)
 LEFT = Failure(*MINE, "E: x")
 
 
-def one(answer: Answer | None, mine: CallId = MINE, waited_for: tuple[int, ...] = (1,), own: tuple = ()) -> str:
+def report(answer: Answer | None, mine: CallId = MINE, waited_for: tuple[int, ...] = (1,), own: tuple = ()) -> str:
     """Return the report for this answer of rank 1, with "!" before it if it is certain."""
-    found = find(mine, [1], waited_for, {} if answer is None else {1: answer}, own)
-    (line,) = report_lines(found)
-    return "!" * any(each.certain for each in found.values()) + line
+    whereabouts = find(mine, [1], waited_for, {} if answer is None else {1: answer}, own)
+    (line,) = report_lines(whereabouts)
+    return "!" * any(place.certain for place in whereabouts.values()) + line
 
 
-def here(**said: object) -> Answer:
-    return Answer(**{"calls": 6, "location": "a.py, line 1, in f", **said})  # type: ignore[arg-type]
+def here(**fields: object) -> Answer:
+    return Answer(**{"calls": 6, "location": "a.py, line 1, in f", **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -70,29 +70,30 @@ def here(**said: object) -> Answer:
     ],
 )
 def test_reports_of_a_rank(answer, words):
-    assert one(answer).startswith(words)
+    assert report(answer).startswith(words)
 
 
 def test_a_rank_that_did_its_part_is_not_told_of():
-    assert "every rank" in one(here(calls=9), waited_for=())
+    assert "every rank" in report(here(calls=9), waited_for=())
 
 
 def test_an_error_of_all_ranks_explains_no_stall():
-    assert one(here(failures=[REFUSED]), own=(REFUSED,)).startswith("rank 1 has not made this call: now at")
-    assert one(here(failures=[REFUSED, REFUSED]), own=(REFUSED,)).startswith("!rank 1 has not made this call: raised E")
-    assert one(here(failures=[LEFT]), own=(REFUSED,)).startswith("!rank 1")
+    assert report(here(failures=[REFUSED]), own=(REFUSED,)).startswith("rank 1 has not made this call: now at")
+    twice = here(failures=[REFUSED, REFUSED])
+    assert report(twice, own=(REFUSED,)).startswith("!rank 1 has not made this call: raised E")
+    assert report(here(failures=[LEFT]), own=(REFUSED,)).startswith("!rank 1")
 
 
 def test_a_call_that_was_refused_keeps_later_ones_waiting():
     """Some methods take more than one number, and several may be in flight."""
-    assert one(here(failures=[REFUSED]), CallId(9, 0, "Scan")).startswith("!rank 1 has not made this call: raised E")
+    assert report(here(failures=[REFUSED]), CallId(9, 0, "Scan")).startswith("!rank 1 has not made this call: raised E")
 
 
 def test_an_error_before_the_call_is_told_of_only_where_nobody_is_missing():
-    told = {1: here(calls=7, under_way=[MINE], failures=[REFUSED]), 2: here()}
-    found = find(MINE, [1, 2], (), told)
-    assert list(found) == [2] and not found[2].certain
-    assert list(find(MINE, [1, 2, 3], (), {1: told[1], 2: here(calls=7, under_way=[MINE])})) == [3]
+    answers = {1: here(calls=7, under_way=[MINE], failures=[REFUSED]), 2: here()}
+    whereabouts = find(MINE, [1, 2], (), answers)
+    assert list(whereabouts) == [2] and not whereabouts[2].certain
+    assert list(find(MINE, [1, 2, 3], (), {1: answers[1], 2: here(calls=7, under_way=[MINE])})) == [3]
 
 
 @pytest.mark.parametrize(
@@ -109,19 +110,20 @@ def test_an_error_before_the_call_is_told_of_only_where_nobody_is_missing():
     ],
 )
 def test_persistent_collectives_are_counted_by_their_starts(answer, words):
-    assert one(answer, STARTED).startswith(words)
+    assert report(answer, STARTED).startswith(words)
 
 
 def test_ranks_in_one_place_share_a_line():
-    told = {r: here(ended="reached the end of the program") for r in (1, 2, 5)} | {4: here(calls=7, under_way=[MINE])}
-    lines = report_lines(find(MINE, [1, 2, 3, 4, 5], (), told))
+    answers = {r: here(ended="reached the end of the program") for r in (1, 2, 5)}
+    answers[4] = here(calls=7, under_way=[MINE])
+    lines = report_lines(find(MINE, [1, 2, 3, 4, 5], (), answers))
     assert lines[0] == "ranks 1-2, 5 have not made this call: reached the end of the program"
     assert lines[1].startswith("rank 3 has not answered") and len(lines) == 2
 
 
 def test_a_report_stays_short():
-    told = {r: here(location=f"a.py, line {r}, in f") for r in range(30)}
-    lines = report_lines(find(MINE, range(30), (), told))
+    answers = {r: here(location=f"a.py, line {r}, in f") for r in range(30)}
+    lines = report_lines(find(MINE, range(30), (), answers))
     assert len(lines) == MAX_LINES + 1 and lines[-1] == f"and {30 - MAX_LINES} lines more of the kind"
 
 
@@ -138,13 +140,13 @@ def test_an_error_is_one_short_line():
 
 
 def test_the_place_is_that_of_the_main_thread_in_the_program():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(location()))
+    locations = []
+    thread = threading.Thread(target=lambda: locations.append(location()))
     thread.start()
     while thread.is_alive():
         time.sleep(0.001)
     thread.join()
-    where, inside = found[0]
+    where, inside = locations[0]
     assert where.startswith("test_whereabouts.py, line ") and not inside
     assert "_in_the_program; thread " in where and ", in <lambda>" in where
 

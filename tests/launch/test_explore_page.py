@@ -100,6 +100,7 @@ def test_a_learner_finds_what_each_rank_holds_after_step_3_of_the_ring(visit):
     assert words.startswith("Step 3 of 8: 5 messages, all reduced: 0 to 1 b2, 1 to 2 b3")
     visit.page.locator("summary", has_text="The same as a table").click()
     row = visit.page.locator("table.held tr", has=visit.page.locator("th", has_text="b2"))
+    row.wait_for()  # it is drawn as the table opens
     assert row.locator("td").all_inner_texts() == ["0,3-4", "0-1,3-4", "2", "3", "3-4"]
 
 

@@ -70,6 +70,22 @@ def test_run_writes_a_timeline_of_an_unmodified_program(mpiexec, program, tmp_pa
     assert "Allreduce" in command.run("timeline", str(path)).output
 
 
+def test_training_on_digits(mpiexec, tmp_path):
+    """The file has every step by the name of its pattern, and every message from its send to its receive."""
+    path = tmp_path / "t.json"
+    run = ("python", "-m", "mpicoll", "run", "--timeline", path, "-m", "mpicoll", "train")
+    done = mpiexec(3, *run, "data_parallel,zero3", "--steps", 2, "--width", 32)
+    assert done.status == 0, done.output
+    content, recorded = json.loads(path.read_text()), checked(path)
+    assert check_format(content) == recorded.facts["messages"] > 50 and recorded.facts["unmatched_messages"] == 0
+    steps = [part for part in recorded.program if part.name == "zero3, step 1"]
+    assert len(steps) == 3
+    of_rank_0 = next(part for part in steps if part.rank == 0)
+    inside = [part.name for parts in recorded.calls.values() for part in parts
+              if part.rank == 0 and of_rank_0.began <= part.began and part.ended <= of_rank_0.ended]
+    assert {"Iallgather", "Ireduce_scatter_block", "Allreduce"} <= set(inside), inside
+
+
 def early(content):
     """The most microseconds by which a message arrived before it was sent, less than 0 if none did."""
     ends = {ph: {e["id"]: e["ts"] for e in content["traceEvents"] if e["ph"] == ph} for ph in ("s", "f")}

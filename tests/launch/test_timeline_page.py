@@ -30,7 +30,7 @@ def test_pictures_are_shown_in_the_colours_of_the_system(browser, tmp_path, view
 
 
 def test_a_timeline_of_512_ranks_opens_in_10_seconds(browser, tmp_path):
-    """Recursive doubling of 512 ranks, five times: 23,040 messages. Of its page, and of its file, which a viewer reads."""
+    """Recursive doubling, five times, with 23,040 messages: its page, and its file, which a viewer reads."""
     ranks = []
     for rank in range(512):
         calls = []

@@ -52,7 +52,7 @@ def run(world: MPI.Intracomm, name: str, work: Work, steps: int, blocking: bool 
     for number in range(steps):
         world.Barrier()
         measured.began = time.perf_counter()
-        with account.step():
+        with account.step(), mpicoll.span(f"{name}, step {number}"):
             measured.losses.append(step(number))
         for kind, peak in account.watch.peak.items():
             measured.held[kind] = max(measured.held.get(kind, 0), peak)

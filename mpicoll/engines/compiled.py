@@ -80,7 +80,7 @@ def nanoseconds(library, call):  # type: ignore[no-untyped-def]
 
 @njit
 def record_message(call, library, progress, kind, peer, nbytes, strand, slot, lane, step, turn):  # type: ignore[no-untyped-def]
-    """Record a posted message, or a step without messages."""
+    """Record a message that is about to be posted, or a step without messages."""
     index = progress[EVENT_COUNT]
     progress[EVENT_COUNT] += 1
     if index < call[CAPACITY]:
@@ -125,6 +125,9 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         at, n = prepare(rows, segments, geometry, bases, r, lane, slot, turn, kernel_args)
                         if not is_posted(rows, r, n):
                             continue
+                        peer = rows[r, 1] + rows[r, PEER_STRIDE] * turn
+                        if state[unit, FIRST_EVENT] >= 0:  # before it is posted: it may arrive at once
+                            record_message(call, library, progress, kind, peer, n, strand, slot, lane, step, turn)
                         function = library[ISEND] if kind == SEND else library[IRECV]
                         request = requests + count * library[REQUEST_SIZE]
                         code = call_int(
@@ -133,7 +136,7 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                                 at,
                                 n,
                                 library[BYTE],
-                                rows[r, 1] + rows[r, PEER_STRIDE] * turn,
+                                peer,
                                 call[TAG] + strand * MAX_WINDOW + slot,
                                 call[COMM],
                                 request,
@@ -144,9 +147,6 @@ def walk(  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled loop
                         count += 1
                         progress[0] += 1
                         progress[1] += n if kind == SEND else 0
-                        if state[unit, FIRST_EVENT] >= 0:
-                            peer = rows[r, 1] + rows[r, PEER_STRIDE] * turn
-                            record_message(call, library, progress, kind, peer, n, strand, slot, lane, step, turn)
                     if count == 0 and state[unit, FIRST_EVENT] >= 0:
                         record_message(call, library, progress, NO_MESSAGE, -1, 0, strand, slot, lane, step, turn)
                     state[unit, COUNT] = count

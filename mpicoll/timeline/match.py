@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engines.events import COLUMNS, KIND, NO_MESSAGE, PEER, SLOT, STRAND
+from ..engines.events import ARRIVED, COLUMNS, KIND, NO_MESSAGE, PEER, POSTED, SLOT, STRAND
 from ..plans.plan import SEND
 from .model import RankTimeline
 
@@ -50,6 +50,21 @@ def pair(timelines: Sequence[RankTimeline]) -> tuple[list[np.ndarray], int]:
     in_order = np.argsort(in_taken)
     numbers[sent[in_sent[in_order]]] = numbers[taken[in_taken[in_order]]] = np.arange(len(in_order))
     return np.split(numbers, np.cumsum([len(some) for some in of_ranks])[:-1]), len(in_order)
+
+
+def most_before_sent(timelines: Sequence[RankTimeline], numbers: Sequence[np.ndarray]) -> float:
+    """Return the most seconds by which a message arrived before it was sent, 0 if none did: clocks drifted unevenly.
+
+    numbers: those of `pair`.
+    """
+    messages = np.concatenate([np.empty((0, COLUMNS), np.int64), *map(rows, timelines)])
+    number, ends = np.concatenate(numbers), []
+    for of_end, column in ((messages[:, KIND] == SEND, POSTED), (is_receive(messages), ARRIVED)):
+        paired = np.flatnonzero(of_end & (number != UNMATCHED))
+        ends.append(messages[paired[np.argsort(number[paired])], column])
+    sent, arrived = ends
+    early = np.where(arrived > 0, sent - arrived, 0)  # 0: the call broke off before it arrived
+    return float(early.max(initial=0)) * 1e-9
 
 
 def _count_up(channel: np.ndarray) -> np.ndarray:

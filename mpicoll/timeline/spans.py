@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .model import Span
@@ -17,11 +17,21 @@ def span(name: str) -> Iterator[None]:
 
     Local. Without a timeline it records nothing.
     """
-    began = time.monotonic() if SINKS else 0.0
+    end = begin(name) if SINKS else None
     try:
         yield
     finally:
-        if began and SINKS:
-            recorded = Span(str(name), began, time.monotonic())
-            for sink in SINKS:
-                sink.append(recorded)
+        if end is not None:
+            end()
+
+
+def begin(name: str) -> Callable[[], None]:
+    """Begin a span, and return what ends it, on any thread."""
+    began = time.monotonic()
+
+    def end() -> None:
+        recorded = Span(str(name), began, time.monotonic())
+        for sink in SINKS:
+            sink.append(recorded)
+
+    return end

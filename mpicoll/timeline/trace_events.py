@@ -19,7 +19,7 @@ import numpy as np
 from .._version import __version__
 from ..engines.events import ARRIVED, CHUNK, ENDED, KIND, NBYTES, NO_MESSAGE, PEER, POSTED, STEP, STRAND
 from ..plans.plan import SEND
-from .match import UNMATCHED, is_receive, pair, rows
+from .match import UNMATCHED, is_receive, most_before_sent, pair, rows
 from .model import Call, Identity, RankTimeline
 from .steps import steps
 from .tracks import place
@@ -40,11 +40,12 @@ def trace(timelines: Sequence[RankTimeline]) -> dict[str, Any]:
     for timeline, of_rank in zip(timelines, numbers, strict=True):
         events += _Rank(timeline, origin, of_rank).events()
     errors = sorted((timeline.error for timeline in timelines), reverse=True)
+    error = max(sum(errors[:2]), most_before_sent(timelines, numbers))  # of two ranks, either of which may be wrong
     receives = sum(int(is_receive(rows(timeline)).sum()) for timeline in timelines)
     facts = {
         "mpicoll": __version__,
         "ranks": len(timelines),
-        "clock_error_us": round(1e6 * sum(errors[:2]), 3),  # of two ranks, either of which may be wrong
+        "clock_error_us": round(1e6 * error, 3),
         "dropped_calls": max((t.dropped for t in timelines), default=0),
         "lost_messages": sum(call.lost for t in timelines for call in t.calls),
         "messages": receives,

@@ -1,4 +1,4 @@
-"""Ranges in torch's profiles: each operation has one, from its call until it is complete on this rank.
+"""Ranges in torch's profiles and in timelines: each operation has one, from its call until it is complete on this rank.
 
 torch's profiler leaves a range open that another thread exits, up to the end of the profile. It closes ranges that end
 with a future on any thread, but these have no shapes. So a synchronous call exits its range on the thread that began
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import _record_function_with_args_enter, _record_function_with_args_exit
 from torch.profiler import record_function
+
+from ..timeline import spans
 
 
 def nothing() -> None:
@@ -36,9 +38,20 @@ class Range:
 
 def begin(operation: str, tensor: Tensor | None, is_asynchronous: bool) -> Callable[[], None]:
     """Begin the range of an operation on a tensor, and return what ends it."""
-    if not torch.autograd._profiler_enabled():
-        return nothing
-    name = f"mpicoll:{operation}"
+    is_profiled = torch.autograd._profiler_enabled()
+    end_range = _begin_in_profile(f"mpicoll:{operation}", tensor, is_asynchronous) if is_profiled else nothing
+    if not spans.SINKS:
+        return end_range
+    end_span = Range(spans.begin(f"torch:{operation}"))
+
+    def end() -> None:
+        end_span()
+        end_range()
+
+    return end
+
+
+def _begin_in_profile(name: str, tensor: Tensor | None, is_asynchronous: bool) -> Callable[[], None]:
     if not is_asynchronous:
         begun = _record_function_with_args_enter(name, *([] if tensor is None else [tensor]))
         return Range(partial(_record_function_with_args_exit, begun), threading.get_ident())

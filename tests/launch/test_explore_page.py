@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def test_a_learner_finds_what_each_rank_holds_after_step_3_of_the_ring(visit):
     assert words.startswith("Step 3 of 8: 5 messages, all reduced: 0 to 1 b2, 1 to 2 b3")
     visit.page.locator("summary", has_text="The same as a table").click()
     row = visit.page.locator("table.held tr", has=visit.page.locator("th", has_text="b2"))
+    row.wait_for()  # it is drawn as the table opens
     assert row.locator("td").all_inner_texts() == ["0,3-4", "0-1,3-4", "2", "3", "3-4"]
 
 
@@ -113,6 +115,41 @@ def test_a_learner_finds_why_the_parameter_server_is_slow(visit):
     assert totals == ["7 n", "1.75 n"]
     loads = visit.page.locator("svg.load").first.get_attribute("aria-label")
     assert "rank 0 sent 7 n, received 7 n" in loads and "rank 5 sent n, received n" in loads
+
+
+def test_a_learner_finds_what_extra_ranks_do(visit):
+    visit.page.get_by_role("button", name="13 servers by halving-doubling").click()
+    visit.page.locator("#next").click()
+    assert "8 to 0" in words_of(visit) and "12 to 4" in words_of(visit)
+    assert visit.page.locator(".board .message").count() == 5
+    visit.page.locator("#last").click()
+    assert "0 to 8" in words_of(visit) and "4 to 12" in words_of(visit)
+    assert held(visit, 12) == held(visit, 0) and set(held(visit, 12).values()) == {"0-12"}
+
+
+def test_a_learner_finds_which_messages_of_a_hierarchy_cross_between_nodes(visit):
+    visit.page.get_by_role("button", name="Hierarchical on 4 × 2").click()
+    crossing, last = 0, visit.page.evaluate("explore.data.schedules['allreduce/hierarchical(groups=2)/p=8'].steps")
+    for number in range(1, last + 1):
+        visit.page.locator("#next").click()
+        pairs = re.findall(r"(\d) to (\d)", words_of(visit))
+        crosses = {int(source) // 2 != int(destination) // 2 for source, destination in pairs}
+        assert len(crosses) == 1, "a step is within nodes or between them"
+        crossing += crosses == {True}
+        assert crosses == {number not in (1, last)}
+    assert 0 < crossing == last - 2
+
+
+def test_a_learner_compares_the_steps_of_two_algorithms(visit):
+    """Find the algorithm of two with fewer steps, and the one that sends fewer bytes, with the formulas of both."""
+    visit.page.locator('[data-field="algorithm"]').select_option("parameter_server")
+    visit.page.locator("#compare").click()
+    visit.page.locator('.side:last-of-type [data-field="algorithm"]').select_option("recursive_doubling")
+    rows = {name: visit.page.locator(f'table.numbers tr[data-name="{name}"]') for name in ("steps", "bytes per rank")}
+    assert visit.page.locator(".side").count() == 2
+    shown = {name: [row.locator("td").all_inner_texts() for row in rows[name].all()] for name in rows}
+    assert [[cells[1], cells[3]] for cells in shown["steps"]] == [["2", "2"], ["4", "4"]]
+    assert [[cells[1], cells[3]] for cells in shown["bytes per rank"]] == [["4 n", "4 n"], ["3 n", "3 n"]]
 
 
 def test_numbers_are_those_of_show(visit):

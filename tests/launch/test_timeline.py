@@ -15,6 +15,7 @@ from support.trace_events import check_format
 
 from mpicoll.timeline import read, waits
 
+ROUNDING, MUCH = 0.01, 15_000  # microseconds: of two times in a file; half of what drift of a quarter second makes
 PROGRAM = """\
 import sys
 import numpy as np
@@ -69,21 +70,80 @@ def test_run_writes_a_timeline_of_an_unmodified_program(mpiexec, program, tmp_pa
     assert "Allreduce" in command.run("timeline", str(path)).output
 
 
+def test_training_on_digits(mpiexec, tmp_path):
+    """The file has every step by the name of its pattern, and every message from its send to its receive."""
+    path = tmp_path / "t.json"
+    run = ("python", "-m", "mpicoll", "run", "--timeline", path, "-m", "mpicoll", "train")
+    done = mpiexec(3, *run, "data_parallel,zero3", "--steps", 2, "--width", 32)
+    assert done.status == 0, done.output
+    content, recorded = json.loads(path.read_text()), checked(path)
+    assert check_format(content) == recorded.facts["messages"] > 50 and recorded.facts["unmatched_messages"] == 0
+    steps = [part for part in recorded.program if part.name == "zero3, step 1"]
+    assert len(steps) == 3
+    of_rank_0 = next(part for part in steps if part.rank == 0)
+    inside = [part.name for parts in recorded.calls.values() for part in parts
+              if part.rank == 0 and of_rank_0.began <= part.began and part.ended <= of_rank_0.ended]
+    assert {"Iallgather", "Ireduce_scatter_block", "Allreduce"} <= set(inside), inside
+
+
+def early(content):
+    """The most microseconds by which a message arrived before it was sent, less than 0 if none did."""
+    ends = {ph: {e["id"]: e["ts"] for e in content["traceEvents"] if e["ph"] == ph} for ph in ("s", "f")}
+    assert len(ends["s"]) > 10
+    return max(sent - ends["f"][message] for message, sent in ends["s"].items())
+
+
+def on_hosts(path, *command_line, env=None):
+    """Run a program on three hosts with a rank each; return the content of its timeline."""
+    hosts = [sys.executable, "-m", "mpicoll.benchmarks.hosts", "--hosts", "3", "--timeout", "60", *command_line]
+    done = subprocess.run(hosts, env=launcher.environment(env or {}), capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert checked(path).facts["unmatched_messages"] == 0
+    return json.loads(path.read_text())
+
+
 @pytest.mark.hosts
 def test_ranks_of_several_hosts_are_on_one_clock(program, tmp_path):
     """Rank 0 gathers and writes: hosts need no directory in common. No message arrives before it is sent."""
     path = tmp_path / "t.json"
-    command_line = [sys.executable, "-m", "mpicoll.benchmarks.hosts", "--hosts", "3", "--timeout", "60"]
-    command_line += [sys.executable, "-m", "mpicoll", "run", "--timeline", str(path), program]
-    done = subprocess.run(command_line, env=launcher.environment({}), capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert checked(path).facts["unmatched_messages"] == 0
-    content = json.loads(path.read_text())
+    content = on_hosts(path, sys.executable, "-m", "mpicoll", "run", "--timeline", str(path), program)
     hosts = [event["args"]["name"] for event in content["traceEvents"] if event["name"] == "process_name"]
     assert hosts == [f"rank {rank} on host{rank}" for rank in range(3)]
-    ends = {ph: {e["id"]: e["ts"] for e in content["traceEvents"] if e["ph"] == ph} for ph in ("s", "f")}
-    times = [ends["f"][message] - sent for message, sent in ends["s"].items()]
-    assert len(times) > 10 and min(times) > -content["otherData"]["clock_error_us"] - 0.01
+    assert early(content) < content["otherData"]["clock_error_us"] + ROUNDING
+
+
+OWN_CLOCK = """\
+n=$(hostname | tr -dc 0-9)  # of host0, host1, host2
+export CLOCK_DRIFT=$(echo "0 0.1 -0.1" | cut -d " " -f $((n + 1))) LD_PRELOAD=$0.so
+exec unshare --time --monotonic $((n * 1000)) --fork "$@"
+"""
+FOR_A_SECOND = """\
+import time, numpy as np, mpicoll
+from mpi4py import MPI
+comm = mpicoll.Comm(MPI.COMM_WORLD)
+x, y = np.ones(1000), np.empty(1000)
+for _ in range(100):
+    comm.Allreduce(x, y)
+    time.sleep(0.01)
+starts = comm.gather(time.monotonic())
+assert starts is None or starts[1] - starts[0] > 500 and starts[2] - starts[0] > 1500, starts
+"""
+
+
+@pytest.mark.hosts
+@pytest.mark.parametrize("turn", [{}, {"CLOCK_TURN": "0.25"}], ids=["even", "uneven"])
+def test_clocks_that_are_apart_and_drift(tmp_path, turn):
+    """By a thousand seconds, and by a tenth of the time. The error covers what uneven drift does to messages."""
+    script, source = tmp_path / "clock", Path(__file__).resolve().parents[1] / "support" / "clock.c"
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", f"{script}.so", source, "-ldl"], check=True, timeout=60)
+    script.write_text(OWN_CLOCK)
+    (tmp_path / "program.py").write_text(FOR_A_SECOND)
+    path = tmp_path / "t.json"
+    run = (sys.executable, "-m", "mpicoll", "run", "--timeline", str(path), str(tmp_path / "program.py"))
+    content = on_hosts(path, "sh", str(script), *run, env=turn)
+    error = content["otherData"]["clock_error_us"]
+    assert early(content) < error + ROUNDING
+    assert error > MUCH if turn else error < MUCH, error
 
 
 def test_the_environment_asks_for_a_timeline(mpiexec, program, tmp_path):

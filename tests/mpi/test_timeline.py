@@ -17,7 +17,7 @@ from support.trace_events import check_format
 import mpicoll
 from mpicoll.engines import mpi4py as reference
 from mpicoll.engines.events import RECORDING
-from mpicoll.timeline import merge, read, recorder, waits
+from mpicoll.timeline import clock, merge, read, recorder, waits
 from mpicoll.timeline.path import critical_path
 
 COLLECTIVES = sorted(collectives.EQUAL_BLOCKS)
@@ -31,7 +31,9 @@ def slices(timeline, category):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_every_message_of_every_algorithm(comm, ours, engine, collective):
+def test_every_message_of_every_algorithm(comm, ours, engine, collective, monkeypatch):
+    """None arrives before it is sent, on the clock that the ranks have in common."""
+    monkeypatch.setattr(clock, "read", lambda comm: clock.Reading(time.monotonic(), 0.0, 0.0))
     names, case = collectives.algorithms(collective), Case(collective, 50, root=P - 1)
     posted = 0
     with ours.timeline() as timeline:
@@ -46,6 +48,7 @@ def test_every_message_of_every_algorithm(comm, ours, engine, collective):
         assert check_format(timeline.trace) * 2 == posted
         facts = timeline.trace["otherData"]
         assert (facts["ranks"], facts["unmatched_messages"], facts["lost_messages"]) == (P, 0, 0)
+        assert facts["clock_error_us"] == 0
         calls = slices(timeline, "collective")
         assert {call["name"] for call in calls} == {collectives.METHOD_NAMES[collective]}
         assert len(calls) == 4 * P * len(names) and {call["args"]["engine"] for call in calls} == {engine}

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+from mpicoll.timeline import other_traces, read
 from mpicoll.torch import profiling
 
 LATE = 0.3  # seconds
@@ -77,3 +78,30 @@ def test_an_operation_under_way_and_a_message(ours, rank):
     assert times["allreduce"] < 2 * LATE
     if rank == 0:
         assert times["allreduce"] > LATE / 2 and times["recv"] > LATE / 2
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("backend", ["gloo", "mpicoll"])
+def test_mpicoll_timeline_reads_what_torch_wrote(request, backend, rank, ranks, directory):
+    """Of each rank's file: every operation once, its bytes, and its time by torch's own count."""
+    group = request.getfixturevalue("gloo" if backend == "gloo" else "ours")
+    x, path = torch.ones(1000), directory / f"{backend}-{rank}.json"
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        for _ in range(3):
+            dist.all_reduce(x, group=group)
+        dist.broadcast(x[:10], 0, group=group)
+    profiled.export_chrome_trace(str(path))
+    own = [event for event in profiled.events() if event.name.startswith(f"{backend}:")]
+    seconds = sum(event.time_range.elapsed_us() for event in own) * 1e-6
+    run = other_traces.collect([read.load(path)])
+    rows = {(row.name.partition(":")[2].replace("_", ""), row.nbytes): row for row in other_traces.sums(run)}
+    counts = {name: sum(row.calls.values()) for name, row in rows.items()}
+    assert counts == {("allreduce", 4000): 3, ("broadcast", 40): 1}
+    assert sum(row.inside for row in rows.values()) * 1e-6 == pytest.approx(seconds, abs=1e-4)
+    assert (run.ranks, run.size) == ([rank], ranks)
+    dist.barrier()
+    if rank == 0:
+        paths = sorted(directory.glob("*.json"))
+        of_all = other_traces.collect([read.load(path) for path in paths])
+        assert of_all.ranks == list(range(ranks)) and len(of_all.calls) == 4 * ranks
+        assert not any("There is no trace" in sentence for sentence in of_all.unknown)

@@ -92,6 +92,15 @@ def test_messages_of_different_calls_do_not_pair():
     assert trace_events.trace([sent, taken])["otherData"]["unmatched_messages"] == 1
 
 
+def test_a_message_that_arrives_before_it_is_sent_shows_how_wrong_the_clocks_are():
+    """Here rank 1's clock is 40 µs ahead. A message of a call that broke off did not arrive, and shows nothing."""
+    here = of(0, call(0, 12, message(SEND, 1, 1, 11), message(RECV, 1, 1, 11), message(RECV, 1, 2, 0),
+                       message(SEND, 1, 5, 6, slot=1)))  # the last was not taken
+    there = of(1, call(40, 53, message(SEND, 0, 41, 51), message(SEND, 0, 42, 51), message(RECV, 0, 41, 51)))
+    assert trace_events.trace([here, there])["otherData"]["clock_error_us"] == 30
+    assert trace_events.trace(exchange())["otherData"]["clock_error_us"] == 1, "the readings' own"
+
+
 # -- the file
 
 

@@ -35,7 +35,7 @@ class Recorder:
     """Records the calls of this process from start() to stop()."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        """For communicators whose ranks all belong to this one."""
+        """Prepare to record the communicators whose ranks all belong to this one."""
         self.members = set(world_ranks(comm))
         self.most = max(LEAST, MOST_MESSAGES // comm.size)
         self.spans: list[Span] = []

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.benchmarks import forms, loaded
+from mpicoll.benchmarks import forms, loaded, neighbors
 from mpicoll.benchmarks.bench.cli import bench
 from mpicoll.benchmarks.bench.driver import Job
 from mpicoll.benchmarks.bench.harness import Harness
@@ -309,3 +309,11 @@ def test_forms_are_right(ours, comm, name):
     row = forms.timed(name, comm, ours, 0.001)
     assert row.right and row.form == name and row.ours > 0
     assert forms.table([row], comm.size).row_count == 2  # and the mean
+
+
+def test_neighbours_on_a_ring(ours):
+    grid = neighbors.grid(ours, 1)
+    row = neighbors.timed("ring", grid, 64, 0.001)
+    grid.Free()
+    assert row.right and row.nbytes == 64 and row.seconds.keys() >= {"native", "auto", "direct"}
+    assert all(seconds > 0 for seconds in row.seconds.values())

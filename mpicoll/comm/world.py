@@ -17,7 +17,7 @@ from ..runtime.comm_state import OPENED, CommState
 from ..selection.select import Overrides
 from .comm import Comm
 from .lifetime import attach
-from .persistent import Prequest
+from .prequest import Prequest
 
 __all__ = ["COMM_SELF", "COMM_WORLD", "check", "predefined", "replace"]
 

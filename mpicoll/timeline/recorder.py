@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..diagnostics import ring
 from ..diagnostics.groups import world_ranks
 from ..diagnostics.record import Record
-from ..diagnostics.ring import RING, Kind, Recorded
+from ..diagnostics.ring import RING, CallKind, Recorded
 from ..engines import events
 from ..engines.events import RECORDING
 from ..runtime.comm_state import LIVE, OPENED, CommState
@@ -114,7 +114,7 @@ def _messages(
     return rows, bounds.tolist()
 
 
-def _numbers(kinds: dict[int, Kind], kind_of_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _numbers(kinds: dict[int, CallKind], kind_of_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the number of each row's step in its strand, from the kind of its call, its strand, step and turn."""
     code = kind_of_row
     for column in (events.STRAND, events.STEP, events.TURN):

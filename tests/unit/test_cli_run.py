@@ -33,6 +33,7 @@ def run(*args, env=None):
 @pytest.fixture
 def asked(monkeypatch):
     """Return what the command would run, without running it."""
+    import_module(command.MODULE)  # else the command prepares only when the program imports it
     found = []
     monkeypatch.setattr(command, "_prepare", lambda *what: found.append(what))
     monkeypatch.setattr(command, "_run", lambda program: None)

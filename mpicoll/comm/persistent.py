@@ -248,7 +248,7 @@ def prepare(state: CommState, comm: MPI.Intracomm, call: Call, info: MPI.Info) -
     if not call.prepared.is_native:
         return Prequest.prepare(state, PersistentCall(state, call, sequence))
     state.warn_native_once(call.prepared.choice)
-    state.record(record(call, sequence))
+    state.sinks.append(record(call, sequence))
     request: MPI.Prequest = call.native(PERSISTENT, comm, info)
     if not (call.averages or state.settings.watched):
         return keep_buffers_alive(call, request)

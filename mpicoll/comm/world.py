@@ -56,7 +56,7 @@ def replace(overrides: Overrides, tally: Tally | None) -> None:
     def opened(state: CommState) -> None:
         _override(state, overrides)
         if tally is not None:
-            state.trace(tally.sink())
+            state.sinks.add(tally.sink())
 
     MPI.Prequest = _Prequest  # type: ignore[misc]
     for name, plain in _MPI4PY.items():

@@ -57,7 +57,7 @@ class Recorder:
         """Record no more."""
         OPENED.remove(self.watch)
         for state in list(self.watched):
-            state.untrace_in_ring()
+            state.sinks.remove_ring()
         self.watched.clear()
         SINKS[:] = [spans for spans in SINKS if spans is not self.spans]
         RECORDING.end()
@@ -68,7 +68,7 @@ class Recorder:
         """Record the calls on a communicator, if all its ranks are those of the timeline."""
         ranks = world_ranks(state.comm)
         if self.members.issuperset(ranks):
-            self.communicators[state.trace_in_ring()] = _Communicator(state.place.name, ranks)
+            self.communicators[state.sinks.add_ring()] = _Communicator(state.place.name, ranks)
             self.watched.add(state)
 
     def result(self, correction: Correction) -> RankTimeline:

@@ -221,11 +221,10 @@ def test_programs_that_cannot_be_opened():
 
 class CommState:
     def __init__(self):
-        self.traces = []
-        self.trace = self.traces.append
+        self.sinks = []
 
     def ran(self, collective, algorithm, why, nbytes=8, engine="compiled", form="blocking"):
-        for sink in self.traces:
+        for sink in self.sinks:
             sink.append(Record(collective, form, algorithm, engine, nbytes, None, 1, 2, 24, 1, why))
 
 
@@ -237,8 +236,8 @@ def shown(tally):
 
 def test_a_tally_counts_over_communicators():
     tally, one, other = Tally(), CommState(), CommState()
-    one.traces.append(tally.sink())
-    other.traces.append(tally.sink())
+    one.sinks.append(tally.sink())
+    other.sinks.append(tally.sink())
     one.ran("bcast", "chain", "long")
     for _ in range(1500):
         one.ran("allreduce", "ring", "why not")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from rich.table import Table
 
 import mpicoll
 from mpicoll.cli.group import asking
-from mpicoll.garbage import collection_off
 
 from .command.checks import positive
 from .command.console import console
 from .command.results_file import write_lines
 from .command.spmd import WRONG, SpmdCommand
 from .measure.stats import Ratio, geometric_mean, ratio
+from .measure.turns import in_turns
 from .results.text import microseconds, spread
 
 NAME = "mpicoll.benchmarks.forms"
@@ -136,12 +137,7 @@ def scalar(comm: MPI.Intracomm) -> Loop:
     kept = np.zeros(1)
 
     def call(turn: int) -> None:
-        error = np.array(
-            [
-                turn + comm.rank,
-            ],
-            float,
-        )
+        error = np.array([turn + comm.rank], float)
         comm.Allreduce(MPI.IN_PLACE, error, MPI.MAX)
         kept[0] = error[0]
 
@@ -344,18 +340,17 @@ def timed(name: str, world: MPI.Intracomm, ours: MPI.Intracomm, seconds: float) 
         for turn in [*range(CALLS)] * WARMUP:
             call(turn)
     right = world.allreduce(bool(np.array_equal(loops[0][1], loops[1][1])), MPI.LAND)
-    times: list[list[float]] = [[], []]
-    until = time.perf_counter() + seconds
-    with collection_off():
-        while world.bcast(time.perf_counter() < until):
-            for (call, _), spent in zip(loops, times):
-                world.Barrier()
-                begin = time.perf_counter()
-                for turn in range(CALLS):
-                    call(turn)
-                spent.append(world.allreduce(time.perf_counter() - begin, MPI.MAX) / CALLS)
+    times = in_turns(world, [partial(spend, call) for call, _ in loops], seconds)
     native, mine = (float(np.median(spent)) for spent in times)
     return Row(name, native, mine, ratio(times[0], times[1]), right)
+
+
+def spend(call: Callable[[int], object]) -> float:
+    """Return the seconds of a call in a loop."""
+    begin = time.perf_counter()
+    for turn in range(CALLS):
+        call(turn)
+    return (time.perf_counter() - begin) / CALLS
 
 
 def table(rows: list[Row], ranks: int) -> Table:

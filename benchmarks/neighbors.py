@@ -11,8 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -23,7 +25,6 @@ import mpicoll
 from mpicoll.cli.group import asking
 from mpicoll.cli.sizes import format_size, parse_sizes
 from mpicoll.errors import MpicollError
-from mpicoll.garbage import collection_off
 from mpicoll.schedules.registry import exact_algorithms
 
 from .command.checks import positive
@@ -31,6 +32,7 @@ from .command.console import console
 from .command.results_file import write_lines
 from .command.spmd import WRONG, SpmdCommand
 from .measure.stats import Ratio, ratio
+from .measure.turns import in_turns
 from .results.text import microseconds, spread
 
 NAME = "mpicoll.benchmarks.neighbors"
@@ -104,15 +106,10 @@ def timed(name: str, comm: mpicoll.Cartcomm | mpicoll.Distgraphcomm, nbytes: int
     for spec in exact_algorithms(COLLECTIVE):
         if serves(comm, spec, send, np.zeros_like(received["auto"])):
             received[spec] = np.zeros_like(received["auto"])
-    times: dict[str, list[float]] = {spec: [] for spec in received}
     for spec in received:
         spend(comm, spec, send, received[spec], WARMUP)
-    with collection_off():
-        until = time.perf_counter() + seconds
-        while world.bcast(time.perf_counter() < until) or not times["auto"]:
-            for spec, spent in times.items():
-                world.Barrier()
-                spent.append(world.allreduce(spend(comm, spec, send, received[spec], CALLS), MPI.MAX) / CALLS)
+    works = [partial(spend, comm, spec, send, array, CALLS) for spec, array in received.items()]
+    times = dict(zip(received, in_turns(world, works, seconds), strict=True))
     right = all(np.array_equal(array, received["native"]) for array in received.values())
     medians = {spec: float(np.median(spent)) for spec, spent in times.items()}
     chosen = comm.explain(COLLECTIVE, 8 * count).algorithm
@@ -131,18 +128,13 @@ def serves(comm: mpicoll.Comm, spec: str, send: np.ndarray, recv: np.ndarray) ->
 
 
 def spend(comm: mpicoll.Comm, spec: str, send: np.ndarray, recv: np.ndarray, calls: int) -> float:
-    """Return the seconds of some calls; MPI's own runs as without mpicoll."""
-    if spec == "native":
-        plain = MPI.Topocomm(comm)
-        begin = time.perf_counter()
-        for _ in range(calls):
-            plain.Neighbor_alltoall(send, recv)
-        return time.perf_counter() - begin
+    """Return the seconds of one of some calls; MPI's own runs as without mpicoll."""
+    on: Any = MPI.Topocomm(comm) if spec == "native" else comm
     with comm.using(neighbor_alltoall=spec):
         begin = time.perf_counter()
         for _ in range(calls):
-            comm.Neighbor_alltoall(send, recv)  # type: ignore[attr-defined]
-        return time.perf_counter() - begin
+            on.Neighbor_alltoall(send, recv)
+        return (time.perf_counter() - begin) / calls
 
 
 def table(rows: list[Row], ranks: int) -> Table:

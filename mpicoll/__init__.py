@@ -22,7 +22,7 @@ from .schedules.schedule import schedule
 if TYPE_CHECKING:
     from .buffers.operators import AVG
     from .comm.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
-    from .comm.persistent import Prequest
+    from .comm.prequest import Prequest
     from .comm.requests import Request
     from .comm.resilient import resilient
     from .describe.text import draw
@@ -38,7 +38,7 @@ __all__ = [
 # what is imported on first use: MPI must not start, nor a proof be loaded, because mpicoll is imported
 _LATER = {
     "AVG": "buffers.operators", "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",
-    "Graphcomm": "comm.comm", "Prequest": "comm.persistent", "Request": "comm.requests",
+    "Graphcomm": "comm.comm", "Prequest": "comm.prequest", "Request": "comm.requests",
     "resilient": "comm.resilient", "span": "timeline.spans",
     "draw": "describe.text", "verify": "proofs.check_schedule",
 }  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -17,7 +18,7 @@ from typing import IO
 from mpicoll.benchmarks import launch
 from mpicoll.benchmarks.launch import command, environment, executable, flavour
 
-__all__ = ["command", "environment", "executable", "flavour", "run_group"]
+__all__ = ["command", "environment", "executable", "flavour", "output_of", "run_group"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -25,6 +26,14 @@ def run_group(command: Sequence[str], limit: float, output: IO[bytes] | None = N
               extra: Mapping[str, str] | None = None, left: list[str] | None = None) -> int | None:
     """`launch.run_group` in the checkout and in this environment, with some variables more."""
     return launch.run_group(command, limit, environment(extra), output, ROOT, left)
+
+
+def output_of(command: Sequence[str], limit: float, extra: Mapping[str, str] | None = None) -> tuple[int | None, str]:
+    """Return the exit status of a launch, None if it had to be killed, and all that it printed."""
+    with tempfile.TemporaryFile() as output:
+        status = run_group(command, limit, output, extra)
+        output.seek(0)
+        return status, output.read().decode(errors="replace")
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -470,7 +470,7 @@ MUTATIONS = [
     Mutation("mpicoll/comm/requests.py", "    owner.call = call,", "    owner.call = None,", "mpi/test_requests.py"),
     Mutation("mpicoll/comm/release.py", "    _waiting.append(free)", "    free()", "mpi/test_requests.py"),
     Mutation(
-        "mpicoll/comm/persistent.py",
+        "mpicoll/comm/prequest.py",
         "            vars(self).pop(function, None)",
         "            pass",
         "mpi/test_requests.py",

@@ -97,12 +97,10 @@ class Soak:
         """(exit status, output) of a launch; None for a status if it had to be killed."""
         patience = [] if "--patience" in arguments else ["--patience", f"{self.patience:g}"]
         line = launcher.command(ranks, [sys.executable, str(WORKER), *patience, *arguments])
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory(dir=self.folder) as empty:
+        with tempfile.TemporaryDirectory(dir=self.folder) as empty:
             cold = {"MPICOLL_COMPILE": "background", "NUMBA_CACHE_DIR": empty, "TMPDIR": empty}
             how = cold if "--cold" in arguments else {"MPICOLL_COMPILE": "wait"}
-            status = launcher.run_group(line, limit, output, how)
-            output.seek(0)
-            return status, output.read().decode(errors="replace")
+            return launcher.output_of(line, limit, how)
 
 
 def soak(soak_run: Soak, seconds: float, console: Console) -> None:

@@ -249,15 +249,13 @@ def launches(wanted: list[Scenario], ranks: int) -> list[list[Scenario]]:
     return runs
 
 
-def execute(command: list[str]) -> tuple[int | None, str]:
+def execute(ranks: int, program: list[str]) -> tuple[int | None, str]:
     """Return the exit status of a launch, None if it hung, and what it printed; launch again if PMIx did not start."""
     import launcher
 
+    mpiexec, *rest = launcher.command(ranks, program)
     for _ in range(STARTS):
-        with tempfile.TemporaryFile() as output:
-            status = launcher.run_group(command, LIMIT, output)
-            output.seek(0)
-            text = output.read().decode(errors="replace")
+        status, text = launcher.output_of([mpiexec, "--with-ft", "ulfm", *rest], LIMIT)
         if NOT_STARTED not in text:
             break
     return status, text
@@ -265,13 +263,10 @@ def execute(command: list[str]) -> tuple[int | None, str]:
 
 def launch(run: list[Scenario], ranks: int) -> tuple[list[str], list[tuple[float, float]]]:
     """Run scenarios in a launch of their own; return the failures, and the times of the scenarios that passed."""
-    import launcher
-
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(run, file)
         file.flush()
-        mpiexec, *rest = launcher.command(ranks, [sys.executable, str(HERE), "--scenarios", file.name])
-        status, text = execute([mpiexec, "--with-ft", "ulfm", *rest])
+        status, text = execute(ranks, [sys.executable, str(HERE), "--scenarios", file.name])
     lines = text.splitlines()
     known = [json.loads(line) for line in lines if line.startswith("[[")]
     passed = [(raised, recovered) for _, _, messages, raised, recovered in known if not messages]
@@ -289,15 +284,12 @@ def launch(run: list[Scenario], ranks: int) -> tuple[list[str], list[tuple[float
 
 def run_situations(names: list[str], times: int) -> int:
     """Run situations so often, each time in a launch of its own with another seed; return the exit status."""
-    import launcher
-
     failed = 0
     for name in [*SITUATIONS] if names == ["all"] else names:
         situation, passed, crashed = SITUATIONS[name], 0, 0
         for seed in range(times):
             program = [sys.executable, str(HERE.with_name("situations.py")), name, str(seed)]
-            mpiexec, *rest = launcher.command(SITUATION_RANKS, program)
-            status, text = execute([mpiexec, "--with-ft", "ulfm", *rest])
+            status, text = execute(SITUATION_RANKS, program)
             ends = text.count("end of ")
             has_ended = ends == SITUATION_RANKS - situation.killed and status == 0
             is_right = has_ended and "Traceback" not in text and situation.words in text

@@ -58,10 +58,10 @@ def explore(
     with asking():
         algorithms_wanted = choose.wanted(names, split_names(algorithms or ""))
         numbers = parse_ranks(ranks)
-        nodes = {p: where.partition(p) for p in numbers} if net else {}
+        nodes = {p: where.partition(p) for p in numbers} if net or where.are_named else choose.NODES
         clock = Clock(network(net), parse_size(size), nodes, where.placement) if net else None
         choose_schedules = choose.schedules if algorithms else choose.with_tours
-        wanted = list(choose_schedules(algorithms_wanted, numbers))
+        wanted = list(choose_schedules(algorithms_wanted, numbers, nodes))
         if not wanted:
             raise ValueError(f"no schedule suits p = {ranks}: {choose.reason(algorithms_wanted, numbers[-1])}")
     with _progress(len(wanted)) as shown:

@@ -91,8 +91,8 @@ def tasks(names: Sequence[Name], max_ranks: int) -> list[Task]:
 
 def large_tasks(names: Sequence[Name], p: int) -> list[Task]:
     """Return what to prove at a large p: algorithms that serve it, and whose ranks post at most 8 lg p messages."""
+    from ..cost.chunks import sample_messages
     from ..schedules.claims import lg
-    from ..schedules.ir import Local
     from ..schedules.registry import parse_spec
     from ..schedules.schedule import Schedule
 
@@ -104,11 +104,7 @@ def large_tasks(names: Sequence[Name], p: int) -> list[Task]:
         except (PreconditionError, ParameterError):
             continue
         steps = entry.claims.evaluate(entry.claims.steps, p, 1, **schedule.resolved)
-        if steps > 4 * lg(p):
-            continue
-        programs = (schedule.program(rank) for rank in {0, p // 2, p - 1})
-        ops = ([op for strand in program for step in strand for op in step] for program in programs)
-        if max(sum(not isinstance(op, Local) for op in of_rank) for of_rank in ops) <= 8 * lg(p):
+        if steps <= 4 * lg(p) and max(map(sum, sample_messages(schedule))) <= 8 * lg(p):
             chosen.append((name, p))
     return chosen
 

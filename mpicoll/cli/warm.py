@@ -39,7 +39,8 @@ def warm(everything: bool, requests: bool) -> None:
     alone()
     from rich.progress import track
 
-    wanted = [*engine(), *(_everything() if everything else _usual())]
+    simulator = background.Request("mpicoll.cost.event_loop", "prepare")
+    wanted = [*engine(), simulator, *(_everything() if everything else _usual())]
     cache.show_progress = False
     shown = track(wanted, "Compiling kernels", console=console(stderr=True))
     failures = sum(background.compile_all([request]) for request in shown)
@@ -68,10 +69,7 @@ def engine() -> list[Request]:
 def _usual() -> Sequence[Request]:
     import numpy as np
 
-    from ..kernels.background import Request
-
-    simulations = Request("mpicoll.cost.event_loop", "prepare")
-    return [simulations, *(_reduction(op, np.dtype(code)) for op in OPERATORS for code in TYPES)]
+    return [_reduction(op, np.dtype(code)) for op in OPERATORS for code in TYPES]
 
 
 def _everything() -> Sequence[Request]:
@@ -89,7 +87,6 @@ def _everything() -> Sequence[Request]:
     for dtype in rules.LOW.values():
         requests += [Request("mpicoll.kernels.lowp", name, (dtype,)) for name in ("widen_address", "narrow_address")]
         requests.append(Request("mpicoll.kernels.lowp", "narrow_address", (dtype, True)))
-    requests.append(Request("mpicoll.cost.event_loop", "prepare"))
     return [*requests, *(Request("mpicoll.kernels.codecs", "addresses", (name,)) for name in NAMES)]
 
 

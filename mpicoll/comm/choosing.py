@@ -117,11 +117,11 @@ class Selection(MPI.Intracomm):
     def trace(self) -> Iterator[list[Record]]:
         """Within the block, collect a Record of every collective that completes without an error."""
         state, records = self._open(), list[Record]()
-        state.trace(records)
+        state.sinks.add(records)
         try:
             yield records
         finally:
-            state.untrace(records)
+            state.sinks.remove(records)
 
     @contextmanager
     def timeline(self, path: str | Path | None = None) -> Iterator[Timeline]:

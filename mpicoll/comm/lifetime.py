@@ -67,7 +67,7 @@ def attach(
             comm.Set_attr(_keyval, state)  # type: ignore[arg-type]
         LIVE[id(state)] = state
         if state.settings.log and state.rank == 0:
-            state.trace(Log(state.size))
+            state.sinks.add(Log(state.size))
         for opened in OPENED:
             opened(state)
         OF_PROGRAM.opened(state, comm)

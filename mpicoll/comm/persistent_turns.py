@@ -12,7 +12,8 @@ from ..dispatch.overlapping import OverlappingLesson
 from ..progress.operation import Operation
 from ..runtime.comm_state import CommState
 from . import release
-from .persistent import PersistentCall, Prequest
+from .persistent import PersistentCall
+from .prequest import Prequest
 
 if TYPE_CHECKING:
     from ..fastpath.start import CompiledFastStart

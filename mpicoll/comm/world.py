@@ -17,7 +17,7 @@ from ..runtime.comm_state import OPENED, CommState
 from ..selection.select import Overrides
 from .comm import Comm
 from .lifetime import attach
-from .persistent import Prequest
+from .prequest import Prequest
 
 __all__ = ["COMM_SELF", "COMM_WORLD", "check", "predefined", "replace"]
 
@@ -56,7 +56,7 @@ def replace(overrides: Overrides, tally: Tally | None) -> None:
     def opened(state: CommState) -> None:
         _override(state, overrides)
         if tally is not None:
-            state.trace(tally.sink())
+            state.sinks.add(tally.sink())
 
     MPI.Prequest = _Prequest  # type: ignore[misc]
     for name, plain in _MPI4PY.items():

@@ -29,17 +29,23 @@ def local_us(step: Step, block: float, network: Network) -> float:
 
 
 @lru_cache(maxsize=1)
+def sample_messages(schedule: Schedule) -> list[tuple[int, int]]:
+    """Return how many messages the first rank, the one in the middle and the last send and receive."""
+    counts = []
+    for rank in {0, schedule.p // 2, schedule.p - 1}:
+        steps = [step for strand in schedule.program(rank) for step in strand]
+        ends = [isinstance(op, Send) for step in steps for op in step if not isinstance(op, Local)]
+        counts.append((sum(ends), len(ends) - sum(ends)))
+    return counts
+
+
 def most_messages(schedule: Schedule) -> int:
     """Return about how many messages a rank sends or receives: the most that three ranks do, the lower of the two.
 
     The root of a broadcast may send to all ranks, but no rank receives as many.
     """
-    sends = receives = 0
-    for rank in {0, schedule.p // 2, schedule.p - 1}:
-        steps = [step for strand in schedule.program(rank) for step in strand]
-        ends = [isinstance(op, Send) for step in steps for op in step if not isinstance(op, Local)]
-        sends, receives = max(sends, sum(ends)), max(receives, len(ends) - sum(ends))
-    return min(sends, receives)
+    counts = sample_messages(schedule)
+    return min(max(sends for sends, _ in counts), max(receives for _, receives in counts))
 
 
 def check_messages(

@@ -1,6 +1,7 @@
 """The compiled event loop of a simulation on a network without a topology: what simulation.py plays, in arrays.
 
-It takes the same events in the same order as the loop in Python, so that both compute the same times to the bit.
+It takes the same events in the same order as the loop in Python, so that both compute the same times to the bit. Of a
+uniform algorithm it simulates one rank for all, if no two ranks share a node's link, or all are on one node.
 
 The loop has three arrays. Each begins with a header, which has scalars and where the sections begin:
     w   words that do not change: strands, steps, ops and messages, see messages.py
@@ -14,7 +15,7 @@ that sends or receives at a level: (2 * is far + sends) * ranks + the rank or no
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -26,7 +27,9 @@ from ..kernels.background import NotCompiled, Request
 from ..kernels.cache import native
 from ..kernels.deferred import njit
 from ..kernels.memory import address_of, carray
+from ..schedules.schedule import Schedule
 from . import messages as message_columns
+from .chunks import MOST_COMPILED, check_messages, most_messages
 from .messages import (
     END_STEP,
     FIRST_STEP,
@@ -42,8 +45,11 @@ from .messages import (
     STRAND_COLUMNS,
     STRANDS,
     Messages,
+    messages_of,
 )
 from .network import Network
+
+FEW_MESSAGES = 50_000  # up to which the loop in Python serves while this is compiled in the background: 2 seconds
 
 # the header of d: scalars, then where the sections of d and of f begin
 PUSHED, PENDING, RECEIVED, WINDOW, CHUNKS, RANKS, NEAR_PORTS, FAR_PORTS, MOST_PORTS, COUNT = range(10)
@@ -266,6 +272,30 @@ def prepare() -> Callable[..., None]:
     arguments = "int64*", "int64*", "float64*", "int64*", "int64"
     address = native(play, arguments, types=_types, also=(str(message_columns.__file__),))
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)
+
+
+def run(
+    schedule: Schedule, network: Network, block: float, chunks: int, window: int, home: Mapping[int, int]
+) -> tuple[list[float], int] | None:
+    """Return when each rank ends, in µs, and how many messages arrived; None if the loop cannot be called.
+
+    block: bytes of a chunk of a block; home: the node of each rank. Raises ArgumentError for more than MOST_COMPILED
+    messages, and RuntimeError for messages that wait for each other.
+    """
+    p, count, nodes = schedule.p, len(set(home.values())), np.array([home[rank] for rank in range(schedule.p)])
+    folded = schedule.algorithm.uniform and count in (1, p)
+    ranks = 1 if folded else p  # that are simulated
+    if not is_ready(wait=most_messages(schedule) * chunks * ranks > FEW_MESSAGES):
+        return None
+    check_messages(schedule, chunks, MOST_COMPILED, ranks=ranks)
+    messages = messages_of(schedule, folded)
+    far = nodes[messages.ranks(SENDER)] != nodes[messages.ranks(RECEIVER)]
+    if folded:
+        nodes, far = nodes[:1], np.full(len(far), count > 1)
+    ends, received = simulate(messages, network, block, chunks, window, nodes, far)
+    if missing := len(far) * chunks - received:
+        raise RuntimeError(f"{missing} messages of the schedule wait for each other")
+    return ends.tolist() * (p // ranks), received * (p // ranks)
 
 
 def is_ready(wait: bool) -> bool:

@@ -11,8 +11,7 @@ these fairly (fabric.py), and a message keeps a port of its sender until its las
 takes the time of its bytes at the full rate, since the port serves others while a slow message comes in. Bytes that
 arrive before a port is free wait at the receiver, and hold up no link.
 
-Without a topology, and where nothing is recorded, event_loop.py computes the same times in compiled code. Of a uniform
-algorithm it then simulates one rank for all, if no two ranks share a node's link, or all are on one node.
+Without a topology, and where nothing is recorded, event_loop.py computes the same times in compiled code.
 """
 
 from __future__ import annotations
@@ -24,15 +23,12 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..schedules.grouping import Partition, homes
 from ..schedules.ir import Local, Send
 from ..schedules.schedule import Schedule
 from . import event_loop
-from .chunks import MOST_COMPILED, MOST_MESSAGES, check_messages, cut, local_us, most_messages
+from .chunks import MOST_MESSAGES, check_messages, cut, local_us
 from .fabric import Fabric, Flow
-from .messages import RECEIVER, SENDER, messages_of
 from .network import Level, Network
 
 Lane = tuple[int, int, int]  # a rank, a strand, the number of a chunk
@@ -62,7 +58,6 @@ class Progress:
 
 
 MOST_ROUTED = 500_000  # messages on a topology, which takes longer if they start and end at many different times
-FEW_MESSAGES = 50_000  # up to which the loop in Python serves while the other is compiled in the background: 2 seconds
 LAST = 1 << 30  # the place of what comes after all else at its time
 SENDS, RECEIVES, COMPUTES = "sends", "receives", "computes"
 
@@ -101,8 +96,11 @@ class Simulation:
         self.block, self.lanes = cut(schedule, nbytes, chunk_bytes)
         self.window = window
         self.home = homes(nodes) if nodes is not None else {rank: rank for rank in range(self.p)}
-        if network.topology is None and not record and self._run_compiled(schedule):
-            return
+        if network.topology is None and not record:
+            done = event_loop.run(schedule, network, self.block, self.lanes, window, self.home)
+            if done is not None:
+                self.ends, self.messages = done
+                return
         check_messages(schedule, self.lanes, MOST_MESSAGES if network.topology is None else MOST_ROUTED)
         self.programs = [schedule.program(rank) for rank in range(self.p)]
         self.ends = [0.0] * self.p
@@ -129,24 +127,6 @@ class Simulation:
     def us(self) -> float:
         """The µs at which the last rank ends."""
         return max(self.ends)
-
-    def _run_compiled(self, schedule: Schedule) -> bool:
-        """Simulate by compiled code; return False where there is none, for few messages none yet."""
-        count, nodes = len(set(self.home.values())), np.array([self.home[rank] for rank in range(self.p)])
-        folded = schedule.algorithm.uniform and count in (1, self.p)
-        ranks = 1 if folded else self.p  # that are simulated
-        if not event_loop.is_ready(wait=most_messages(schedule) * self.lanes * ranks > FEW_MESSAGES):
-            return False
-        check_messages(schedule, self.lanes, MOST_COMPILED, ranks=ranks)
-        messages = messages_of(schedule, folded)
-        far = nodes[messages.ranks(SENDER)] != nodes[messages.ranks(RECEIVER)]
-        if folded:
-            nodes, far = nodes[:1], np.full(len(far), count > 1)
-        ends, received = event_loop.simulate(messages, self.network, self.block, self.lanes, self.window, nodes, far)
-        if missing := len(far) * self.lanes - received:
-            raise RuntimeError(f"{missing} messages of the schedule wait for each other")
-        self.ends, self.messages = ends.tolist() * (self.p // ranks), received * (self.p // ranks)
-        return True
 
     def _run(self) -> None:
         for rank, strands in enumerate(self.programs):

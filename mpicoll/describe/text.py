@@ -1,6 +1,6 @@
 """Space-time pictures of schedules: one column per rank, time going down, messages as arrows.
 
-text() is plain text, render() the same in colour for a terminal made with rich; svg.py has a drawing.
+draw() returns plain text, render() the same in colour for a terminal made with rich; svg.py has a drawing.
 All show the same thing: which blocks each message carries, whether they are reduced or take the place of
 what was there, and after each step the contributors of every block that a rank has just got.
 

@@ -33,7 +33,7 @@ AS_KIND = -1
 MIN_KINDS = 1024  # kinds that are kept before those of no row are removed
 
 
-class Kind:
+class CallKind:
     """Calls that differ in times and counts alone: their record, and the plan that numbers the steps of messages."""
 
     __slots__ = ("__weakref__", "plan", "record")
@@ -50,7 +50,7 @@ class Recorded(NamedTuple):
 
     calls: np.ndarray
     messages: np.ndarray
-    kinds: dict[int, Kind]
+    kinds: dict[int, CallKind]
     dropped: int
 
 
@@ -63,12 +63,12 @@ class Ring:
         self.words: Any = memoryview(self.header)  # type: ignore[arg-type]
         self.users = 0
         self.numbers = itertools.count(0, 2)
-        self.usable: weakref.WeakValueDictionary[int, Kind] = weakref.WeakValueDictionary()  # that may be used again
+        self.usable: weakref.WeakValueDictionary[int, CallKind] = weakref.WeakValueDictionary()  # may come again
         self.release()
 
     def release(self) -> None:
         """Free the memory of rows and kinds."""
-        self.kinds: dict[int, Kind] = {}
+        self.kinds: dict[int, CallKind] = {}
         self.most_kinds = MIN_KINDS
         self.allocate(0)
 
@@ -92,12 +92,12 @@ class Ring:
         if not self.users:
             self.release()
 
-    def add(self, plan: RolledPlan | None, *records: Record) -> tuple[int, tuple[Kind, ...]]:
+    def add(self, plan: RolledPlan | None, *records: Record) -> tuple[int, tuple[CallKind, ...]]:
         """Return the number of the first of one or two kinds of calls, and the kinds; the second has the next number.
 
         The caller keeps the kinds while it uses their numbers.
         """
-        number, kinds = next(self.numbers), tuple(Kind(record, plan) for record in records)
+        number, kinds = next(self.numbers), tuple(CallKind(record, plan) for record in records)
         numbered = dict(enumerate(kinds, number))
         self.usable.update(numbered)
         if self.users:

@@ -34,7 +34,7 @@ _INSTALLED = os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.se
 MAX_OTHER_THREADS = 3  # besides the main one, in a location
 _ENTRANCES = tuple(
     os.path.join(_PACKAGE, *module)
-    for module in (("comm", "methods.py"), ("comm", "requests.py"), ("comm", "persistent.py"), ("torch", "calls.py"))
+    for module in (("comm", "methods.py"), ("comm", "requests.py"), ("comm", "prequest.py"), ("torch", "calls.py"))
 )
 
 

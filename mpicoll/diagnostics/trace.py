@@ -31,7 +31,7 @@ class Log:
             say(f"mpicoll: call {record.sequence}: {call}: {record.algorithm}{how}: {record.why}")
 
 
-class Kind(NamedTuple):
+class TallyKey(NamedTuple):
     """Calls that are counted together."""
 
     collective: str
@@ -55,7 +55,7 @@ class Tally:
     """Counts the records of all communicators that have a sink of it."""
 
     def __init__(self) -> None:
-        self.counts: dict[Kind, Count] = {}
+        self.counts: dict[TallyKey, Count] = {}
         self.lock = threading.Lock()  # communicators may be used from different threads
 
     def sink(self) -> Sink:
@@ -87,11 +87,11 @@ class _Counted:
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
-        self.seen: set[Kind] = set()
+        self.seen: set[TallyKey] = set()
 
     def append(self, record: Record) -> None:
         """Count one more call."""
-        kind = Kind(record.collective, record.form, record.algorithm, record.engine, record.why)
+        kind = TallyKey(record.collective, record.form, record.algorithm, record.engine, record.why)
         with self.tally.lock:
             count = self.tally.counts.setdefault(kind, Count())
             count.calls += 1

@@ -260,8 +260,8 @@ def watch(state: Watched, now: float) -> None:
     }
     if heard or now - peer_status.began > EARLY_PATIENCE:
         sure = [operation for operation in hopeless if still[operation] > HASTE and cannot_complete(operation, state)]
-        ending = [operation for operation in sure if operation.raises_on_stall or operation not in late]
-        late |= dict.fromkeys(ending, peer_status.answers)
+        early = [operation for operation in sure if operation.raises_on_stall or operation not in late]
+        late |= dict.fromkeys(early, peer_status.answers)
     reports = _told(state, {late_operation: (still[late_operation], ranks) for late_operation, ranks in late.items()})
     if reports:
         with contained(REPORT):

@@ -177,11 +177,11 @@ class ActiveCall:
                 raise Raised(error) from None
 
     def _record(self) -> None:
-        if self.state.traces:
+        if self.state.sinks:
             assert self.execution is not None
             times = self.clock.times(self.execution.events())
             call_record = record(self.call, self.sequence, self.execution.progress, times)
-            self.state.record(call_record.with_values(fast_path=self.fast_path, start=self.started))
+            self.state.sinks.append(call_record.with_values(fast_path=self.fast_path, start=self.started))
 
     def _scratch(self, nbytes: int) -> np.ndarray | None:
         return self.state.scratch.take(nbytes) if nbytes else None
@@ -249,7 +249,7 @@ def _run_native(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
         if call.averages:
             divide_result(call, state)
         state.history.end(row)
-        state.record(record(call, sequence, times=clock.times()))
+        state.sinks.append(record(call, sequence, times=clock.times()))
     else:
         state.queue.run(native_operation(state, comm, call))
 
@@ -268,7 +268,7 @@ def start_native(state: CommState, comm: MPI.Intracomm, call: Call) -> MPI.Reque
     """Start MPI's own nonblocking collective without an operation, and return its request."""
     state.warn_native_once(call.prepared.choice)
     sequence = state.next_sequence()
-    state.record(record(call, sequence))
+    state.sinks.append(record(call, sequence))
     row = note_call(state, call, sequence)
     request: MPI.Request = call.native(NONBLOCKING, comm)
     state.history.end(row, HANDED_OVER)
@@ -289,7 +289,7 @@ def native_operation(state: CommState, comm: MPI.Intracomm, call: Call) -> Opera
     def finish() -> None:
         if averages and averages.pop():  # once: after an interrupt finish() is called again
             divide_result(call, state)
-        state.record(record(call, sequence, times=clock.times()))
+        state.sinks.append(record(call, sequence, times=clock.times()))
 
     def make_operation(stages: list[Callable[[], Stage]]) -> Operation:
         operation = Operation(choice, sequence, stages, finish, call, call.form, call.name)

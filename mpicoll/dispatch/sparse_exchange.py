@@ -129,10 +129,11 @@ def operation(state: CommState, parts: Arrays, received: Arrays, form: str, name
     def finish() -> None:
         if sequence in state.inbox.arrivals:  # else none arrived, or an interrupt came after this line
             received.update(state.inbox.take(sequence))
-        if state.traces:
+        if state.sinks:
             (messages, nbytes, _), incoming = exchange.progress, sum(array.nbytes for array in received.values())
             numbers = nbytes, choice.chunk_bytes, 1, messages, nbytes, sequence
-            state.record(Record(COLLECTIVE, form, ALGORITHM, choice.engine, *numbers, choice.why, received=incoming))
+            served = ALGORITHM, choice.engine, *numbers, choice.why
+            state.sinks.append(Record(COLLECTIVE, form, *served, received=incoming))
         while barriers:  # once: after an interrupt finish() is called again
             prepared.give_back(barriers.pop())
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from ..plans.rolled import RolledPlan
 
-# Columns of a row. Times are nanoseconds of the monotonic clock, which MPI_Wtime is not
-# on MPICH. A step is complete at ARRIVED, and its local work is at ENDED;
-# both are 0 before. STEP and TURN are those of the rolled plan.
+# Columns of a row. Times are nanoseconds of the monotonic clock, which MPI_Wtime is not on MPICH. A step is complete at
+# ARRIVED, and its local work is at ENDED; both are 0 before. STEP and TURN are those of the rolled plan.
 KIND, PEER, NBYTES, STRAND, SLOT, CHUNK, STEP, TURN, POSTED, ARRIVED, ENDED = range(11)
 COLUMNS = 11
 NO_MESSAGE = -1  # the kind of a step without messages

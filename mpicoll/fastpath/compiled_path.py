@@ -300,9 +300,9 @@ class CompiledFastPath:
         return buffers
 
     def _record(self, cached: CachedCall, form: str, sequence: int, clock: Clock) -> None:
-        if self.state.traces:
+        if self.state.sinks:
             cached.update_plan()
             messages, nbytes, _ = cached.execution.progress
             times = clock.times(cached.execution.events())
             did = {"sequence": sequence, "messages": messages, "bytes": nbytes, "times": times}
-            self.state.record(cached.record_of_call(form=form, name=cached.method.spelled(form), **did))
+            self.state.sinks.append(cached.record_of_call(form=form, name=cached.method.spelled(form), **did))

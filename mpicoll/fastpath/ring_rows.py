@@ -59,5 +59,3 @@ def write(context, tables, comm, kind, sequence, start, nbytes):  # type: ignore
     row[FIRST], row[ROWS], row[LOST] = first, count, 0
     header[CALLS], header[MESSAGES] = number + 1, first + count
     return True
-
-

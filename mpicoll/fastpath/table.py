@@ -12,7 +12,7 @@ import numpy as np
 
 from ..buffers.operators import Operator
 from ..diagnostics.record import Record
-from ..diagnostics.ring import Kind
+from ..diagnostics.ring import CallKind
 from ..dispatch.call import Prepared
 from ..dispatch.methods import Method
 from ..engines import compiled
@@ -80,7 +80,7 @@ class CachedCall:
     any_counts: AnyCounts | None = None
     packed: PackedBuffers | None = None
     operator: Operator | None = None
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[CallKind, ...] = ()
 
     def error(self) -> BaseException | None:
         """Return the error of an operator's kernel in the last call, and clear it; None if there is none."""

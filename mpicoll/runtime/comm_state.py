@@ -17,13 +17,12 @@ import numpy as np
 from mpi4py import MPI
 
 from ..diagnostics import watchdog
-from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT, RING_SHIFT, TRACES
+from ..diagnostics.counters import BROKEN, CALLS, IN_FLIGHT
 from ..diagnostics.fault_tolerance import RankFailure, agree_on, is_rank_failure, is_revoked
 from ..diagnostics.flight import RECORD
 from ..diagnostics.history import FAILED, CommHistory
 from ..diagnostics.peer_status import PeerStatus
-from ..diagnostics.record import Record, Sink
-from ..diagnostics.ring import RingSink
+from ..diagnostics.sinks import Sinks
 from ..diagnostics.status import MAX_FAILURES, Failure, describe
 from ..engines import selftest
 from ..errors import CommError, EngineError, MpicollError
@@ -87,8 +86,7 @@ class CommState:
         background.poll()  # starts the compiler process where kernels are missing
         self.override(Overrides(learn=self.settings.learn))
         self.queue = Queue(self, self.counters[IN_FLIGHT:], self.settings.progress)
-        self.traces: list[Sink] = []
-        self.ring_sink = RingSink()
+        self.sinks = Sinks(self.counters)
         self.warned: set[str] = set()
         self.leaked: list[Any] = []  # aborted operations with messages posted: MPI may still write to their memory
         self.scratch = Scratch(self.fast_path)
@@ -326,38 +324,6 @@ class CommState:
     def is_watched(self) -> bool:
         """Return whether the watchdog may still report an operation in flight, or abort the run for it."""
         return any(self.settings.abort or not operation.reported for operation in self.queue.in_flight)
-
-    def trace(self, sink: Sink) -> None:
-        """Append the records of all calls to this sink, until untrace()."""
-        self._set_traces([*self.traces, sink])
-
-    def untrace(self, sink: Sink) -> None:
-        """Stop appending records to this sink."""
-        self._set_traces([other for other in self.traces if other is not sink])  # two sinks may be equal lists
-
-    def trace_in_ring(self) -> int:
-        """Write all calls into the ring until the matching untrace_in_ring(); return the number that its rows have."""
-        self.ring_sink.users += 1
-        if self.ring_sink.users == 1:
-            self.trace(self.ring_sink)
-        return self.ring_sink.number
-
-    def untrace_in_ring(self) -> None:
-        """Undo one trace_in_ring()."""
-        self.ring_sink.users -= 1
-        if not self.ring_sink.users:
-            self.untrace(self.ring_sink)
-
-    def _set_traces(self, traces: list[Sink]) -> None:
-        """Set the sinks. The fast path writes into the ring itself, and lets Python make records for the others."""
-        self.traces[:] = traces
-        in_ring = self.ring_sink.users > 0
-        self.counters[TRACES] = len(traces) - in_ring + (self.ring_sink.number * in_ring << RING_SHIFT)
-
-    def record(self, record: Record) -> None:
-        """Append a record to every sink."""
-        for trace in self.traces:
-            trace.append(record)
 
     def warn_native_once(self, choice: Choice) -> None:
         """Warn on rank 0, once per reason, that a call runs native, chosen by neither using() nor a tuning table."""

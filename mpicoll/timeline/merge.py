@@ -13,6 +13,7 @@ from .match import UNMATCHED
 from .read import NUMBER, Key, Part, TimelineFile
 
 ROUNDING = 0.01  # microseconds by which times in files are rounded at most, and more
+MOST_US = 1e18  # microseconds that a clock may show: more or NaN is of a damaged file
 _TEXTS = "run", "clock", "host"
 
 
@@ -58,12 +59,14 @@ def _place(file: TimelineFile) -> _Place:
     """Return the place that a file names. Raises TimelineError if it names none."""
     facts = file.facts
     processes = facts.get("processes")
-    has_all = all(type(facts.get(name)) is str for name in _TEXTS) and type(facts.get("origin_us")) in NUMBER
-    if not has_all or type(processes) is not dict or {*map(type, processes.values())} != {str}:
+    has_texts = all(type(facts.get(name)) is str for name in _TEXTS)
+    origin: Any = facts.get("origin_us")
+    has_origin = type(origin) in NUMBER and abs(origin) < MOST_US
+    if not (has_texts and has_origin) or type(processes) is not dict or {*map(type, processes.values())} != {str}:
         raise TimelineError(f"{file.path} does not name its run and its clock; pass it alone, or record it again")
     if not all(facts[name].isprintable() for name in _TEXTS):
         raise TimelineError(f"{file.path}: the name of its run has characters that control a terminal")
-    return _Place(facts["run"], facts["clock"], facts["host"], facts["origin_us"], processes)
+    return _Place(facts["run"], facts["clock"], facts["host"], origin, processes)
 
 
 def _refuse_apart(first: TimelineFile, place: _Place, other: TimelineFile, there: _Place) -> None:

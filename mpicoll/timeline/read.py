@@ -29,7 +29,7 @@ _KEY = itemgetter(*_FACTS)
 _TEXTS: dict[str, Types] = {key: {str} for key in ("collective", "form", "algorithm")}
 _OF_CATEGORY = {MESSAGE: _FACTS, COLLECTIVE: {**_FACTS, **_TEXTS, "bytes": {int}, "exposed_us": NUMBER}}
 _OPTIONAL = ("root", "sent", "received")  # numbers that not every call has
-_OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "unmatched_messages"}
+_OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "messages", "unmatched_messages"}
 
 
 class Part(NamedTuple):

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..diagnostics import ring
 from ..diagnostics.groups import world_ranks
 from ..diagnostics.record import Record
-from ..diagnostics.ring import RING, Kind, Recorded
+from ..diagnostics.ring import RING, CallKind, Recorded
 from ..engines import events
 from ..engines.events import RECORDING
 from ..runtime.comm_state import LIVE, OPENED, CommState
@@ -35,7 +35,7 @@ class Recorder:
     """Records the calls of this process from start() to stop()."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        """Record communicators whose ranks all belong to comm."""
+        """Prepare to record the communicators whose ranks all belong to this one."""
         self.members = set(world_ranks(comm))
         self.most = max(LEAST, MOST_MESSAGES // comm.size)
         self.spans: list[Span] = []
@@ -57,7 +57,7 @@ class Recorder:
         """Record no more."""
         OPENED.remove(self.watch)
         for state in list(self.watched):
-            state.untrace_in_ring()
+            state.sinks.remove_ring()
         self.watched.clear()
         SINKS[:] = [spans for spans in SINKS if spans is not self.spans]
         RECORDING.end()
@@ -68,7 +68,7 @@ class Recorder:
         """Record the calls on a communicator, if all its ranks are those of the timeline."""
         ranks = world_ranks(state.comm)
         if self.members.issuperset(ranks):
-            self.communicators[state.trace_in_ring()] = _Communicator(state.place.name, ranks)
+            self.communicators[state.sinks.add_ring()] = _Communicator(state.place.name, ranks)
             self.watched.add(state)
 
     def result(self, correction: Correction) -> RankTimeline:
@@ -114,7 +114,7 @@ def _messages(
     return rows, bounds.tolist()
 
 
-def _numbers(kinds: dict[int, Kind], kind_of_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _numbers(kinds: dict[int, CallKind], kind_of_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the number of each row's step in its strand, from the kind of its call, its strand, step and turn."""
     code = kind_of_row
     for column in (events.STRAND, events.STEP, events.TURN):

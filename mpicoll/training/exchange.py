@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .modules import Array, Module
-from .tensor_parallel import allreduce, counts, share
+from .tensor_parallel import allreduce, counts
 
 
 def to_features(comm: Any, x: Array, samples: int) -> Array:
@@ -42,11 +42,6 @@ def to_samples(comm: Any, x: Array, features: int) -> Array:
 def transpose(comm: Any, x: Array, samples: int) -> Array:
     """Return this rank's rows of the transpose of a matrix of so many rows, of which x is this rank's rows."""
     return np.ascontiguousarray(to_features(comm, x, samples).T)
-
-
-def own_rows(comm: Any, whole: Array) -> Array:
-    """Return this rank's rows of an array that all ranks have, shared as evenly as can be."""
-    return whole[share(len(whole), comm)]
 
 
 class Switched(Module):

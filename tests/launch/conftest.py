@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,9 +39,6 @@ def mpiexec() -> Callable[..., Finished]:
     def start(ranks: int, *arguments: object, limit: float = 45.0,
               env: dict[str, str] | None = None) -> Finished:
         command = launcher.command(ranks, [str(argument) for argument in arguments])
-        with tempfile.TemporaryFile() as output:
-            status = launcher.run_group(command, limit, output, env)
-            output.seek(0)
-            return Finished(status, output.read().decode(errors="replace"))
+        return Finished(*launcher.output_of(command, limit, env))
 
     return start

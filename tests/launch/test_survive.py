@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 import launcher
@@ -125,7 +124,17 @@ comm = comm.Shrink()        # since then this rank knows of both
 half.Revoke()
 say(half.Barrier)
 """
-FENCE = """
+# Ranks of KILLED are killed; the others know of that then.
+FAIL = """\
+if comm.rank in KILLED:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while KILLED:
+        comm.Barrier()
+except mpicoll.errors.ProcFailedError:
+    pass
+"""
+FENCE = f"""
 import atexit, ctypes, os, signal, sys
 from mpi4py import MPI
 
@@ -134,16 +143,9 @@ atexit.register(lambda: print("leaves the fence out:", leaves_out(), flush=True)
 import mpicoll
 
 comm = mpicoll.Comm(MPI.COMM_WORLD)
-if comm.rank == 2 and FAULT:
-    os.kill(os.getpid(), signal.SIGKILL)
-try:
-    while FAULT:
-        comm.Barrier()
-except mpicoll.errors.ProcFailedError:
-    pass
-"""
+{FAIL}"""
 IAGREE = 'comm.Iagree(memoryview(bytearray(4)).cast("i"))'
-REQUESTS = """
+REQUESTS = f"""
 import os, signal
 from mpi4py import MPI
 import mpicoll
@@ -153,14 +155,7 @@ flag = memoryview(bytearray(b"\\7\\0\\0\\0")).cast("i")
 new, request = comm.Ishrink()
 request.Wait()
 assert mpicoll.Comm(new).allreduce(1) == 4
-if comm.rank == 2:
-    os.kill(os.getpid(), signal.SIGKILL)
-try:
-    while True:
-        comm.Barrier()
-except mpicoll.errors.ProcFailedError:
-    pass
-comm.Shrink()                   # since then every rank knows of the failure
+{FAIL}comm.Shrink()                   # since then every rank knows of the failure
 comm.Ack_failed()
 flag[0] = 6 - comm.rank % 2
 assert MPI.Request.Waitall([comm.Iagree(flag)]) and flag[0] == 4
@@ -169,7 +164,7 @@ try:
 except mpicoll.errors.FaultToleranceError as error:
     print(error, flush=True)
 """
-WAITING = """
+WAITING = f"""
 import os, signal, time
 from mpi4py import MPI
 import mpicoll
@@ -180,14 +175,7 @@ rank, comm = MPI.COMM_WORLD.rank, mpicoll.Comm(MPI.COMM_WORLD)
 def load():
     time.sleep(60)
 
-if rank in KILLED:
-    os.kill(os.getpid(), signal.SIGKILL)
-try:
-    while KILLED:
-        comm.Barrier()
-except mpicoll.errors.ProcFailedError:
-    pass
-if rank == 1:
+{FAIL}if rank == 1:
     load()
 CALL
 """
@@ -198,10 +186,7 @@ def run(program: str, tmp_path: Path, ranks: int = 4, status: int = 0) -> str:
     script = tmp_path / "script.py"
     script.write_text(program)
     mpiexec, *rest = launcher.command(ranks, ["python", str(script)])
-    with tempfile.TemporaryFile() as output:
-        ended = launcher.run_group([mpiexec, "--with-ft", "ulfm", *rest], 60, output)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+    ended, text = launcher.output_of([mpiexec, "--with-ft", "ulfm", *rest], 60)
     assert "Traceback" not in text and "Signal" not in text and ended == status, (ended, text)
     return text
 
@@ -210,10 +195,7 @@ def run(program: str, tmp_path: Path, ranks: int = 4, status: int = 0) -> str:
 @pytest.mark.parametrize("forms", ["blocking,waitall", "nonblocking,persistent"])
 def test_ranks_are_killed_in_calls(forms):
     command = [sys.executable, str(TESTS / "survive.py"), "--forms", forms, "--most", "1", "--ranks", "8"]
-    with tempfile.TemporaryFile() as output:
-        status = launcher.run_group(command, 150, output)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+    status, text = launcher.output_of(command, 150)
     assert status == 0 and text.endswith(" passed, 0 failed\n"), text
 
 
@@ -221,11 +203,8 @@ def test_ranks_are_killed_in_calls(forms):
 @pytest.mark.parametrize("situations", ["node,chunks,shrink,restore", "split,comm,idup_revoked,stopped"])
 def test_ranks_are_killed_elsewhere(situations):
     """Once in each situation of tests/survive.py but those in which Open MPI itself crashes often."""
-    with tempfile.TemporaryFile() as output:
-        command = [sys.executable, str(TESTS / "survive.py"), "--situations", situations]
-        status = launcher.run_group(command, 220, output)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
+    command = [sys.executable, str(TESTS / "survive.py"), "--situations", situations]
+    status, text = launcher.output_of(command, 220)
     assert status == 0 and text.endswith("0 situations failed\n"), text
 
 
@@ -296,12 +275,13 @@ def check_reports(program: str, killed: list[int], first: str, missing: str, tmp
 @pytest.mark.parametrize("kill", [False, True])
 def test_the_end_of_a_program_does_not_wait_for_failed_ranks(kill, tmp_path):
     """A hang of MPI_Finalize is rare, so this looks at the parameter that avoids it."""
-    assert run(FENCE.replace("FAULT", str(kill)), tmp_path).count(f"leaves the fence out: {kill}") == 4 - kill
+    text = run(FENCE.replace("KILLED", str([2] * kill)), tmp_path)
+    assert text.count(f"leaves the fence out: {kill}") == 4 - kill
 
 
 def test_requests_of_a_recovery_end(tmp_path):
     """Iagree gives the flag of all; Ishrink works while no rank has failed, and then raises an error with a remedy."""
-    assert run(REQUESTS, tmp_path).count("call Shrink") == 3
+    assert run(REQUESTS.replace("KILLED", "[2]"), tmp_path).count("call Shrink") == 3
 
 
 @pytest.mark.parametrize(("kills", "ends"), [

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.benchmarks import forms, loaded
+from mpicoll.benchmarks import forms, loaded, neighbors, recording
 from mpicoll.benchmarks.bench.cli import bench
 from mpicoll.benchmarks.bench.driver import Job
 from mpicoll.benchmarks.bench.harness import Harness
@@ -21,6 +21,7 @@ from mpicoll.benchmarks.cases.patterns import PATTERNS, Shape
 from mpicoll.benchmarks.measure.budget import Budget
 from mpicoll.benchmarks.measure.sync import Window
 from mpicoll.schedules.registry import exact_algorithms
+from mpicoll.timeline import recorder
 
 COLLECTIVES = [c for c in mpicoll.list_algorithms() if c in PATTERNS]    # but neighbourhoods
 ROOTED = [c for c in COLLECTIVES if PATTERNS[c].meaning.rooted]
@@ -309,3 +310,22 @@ def test_forms_are_right(ours, comm, name):
     row = forms.timed(name, comm, ours, 0.001)
     assert row.right and row.form == name and row.ours > 0
     assert forms.table([row], comm.size).row_count == 2  # and the mean
+
+
+def test_neighbours_on_a_ring(ours):
+    grid = neighbors.grid(ours, 1)
+    row = neighbors.timed("ring", grid, 64, 0.001)
+    grid.Free()
+    assert row.right and row.nbytes == 64 and row.seconds.keys() >= {"native", "auto", "direct"}
+    assert all(seconds > 0 for seconds in row.seconds.values())
+
+
+@pytest.mark.parametrize("most", [recorder.LEAST, 10])
+def test_calls_with_a_timeline(ours, monkeypatch, most):
+    """A timeline that lacks calls is noticed: recording less would cost less."""
+    monkeypatch.setattr(recorder, "LEAST", most)
+    monkeypatch.setattr(recorder, "MOST_MESSAGES", most)
+    row = recording.timed(ours, 4 << 20, 0.001)
+    assert row.right == (most > 10) and row.nbytes == 4 << 20
+    assert row.without > 0 and row.recorded > 0 and row.ratio.median == pytest.approx(row.recorded / row.without)
+    assert recording.table([row], ours.size).row_count == 1

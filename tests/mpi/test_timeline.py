@@ -30,6 +30,17 @@ def slices(timeline, category):
     return [event for event in events if event["ph"] == "X" and event["cat"] == category]
 
 
+def begin_allreduces(comm, x, y, nonblocking):
+    """Make so many nonblocking calls, and three starts of a persistent one."""
+    for _ in range(nonblocking):
+        comm.Iallreduce(x, y).Wait()
+    request = comm.Allreduce_init(x, y)
+    for _ in range(3):
+        request.Start()
+        request.Wait()
+    request.Free()
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_message_of_every_algorithm(comm, ours, engine, collective, monkeypatch):
     """None arrives before it is sent, on the clock that the ranks have in common."""
@@ -71,13 +82,7 @@ def test_messages_that_are_too_many_are_counted(comm, ours, monkeypatch):
 def test_forms_communicators_and_native_calls(comm, ours, engine, tmp_path):
     x, y = np.arange(100.0), np.empty(100)
     with ours.using(engine=engine), ours.timeline(tmp_path / "t.json") as timeline:
-        for _ in range(3):
-            ours.Iallreduce(x, y).Wait()
-        request = ours.Allreduce_init(x, y)
-        for _ in range(3):
-            request.Start()
-            request.Wait()
-        request.Free()
+        begin_allreduces(ours, x, y, 3)
         with ours.using(allreduce="native"):
             ours.Allreduce(x, y)
             ours.Iallreduce(x, y).Wait()
@@ -143,14 +148,7 @@ def test_the_fast_path_records_what_the_slow_path_does(comm, ours, engine, colle
         with ours.using(engine=chosen, chunk_bytes=96), ours.timeline() as timeline:
             for n in sizes[-again:]:
                 Case(collective, n, root=P - 1).run(ours)
-            x, y = np.ones(60), np.empty(60)
-            for _ in range(4):
-                ours.Iallreduce(x, y).Wait()
-            request = ours.Allreduce_init(x, y)
-            for _ in range(3):
-                request.Start()
-                request.Wait()
-            request.Free()
+            begin_allreduces(ours, np.ones(60), np.empty(60), 4)
         return rows(timeline)
 
     fast, slow = records(engine, 12), records("mpi4py", 12)

@@ -33,6 +33,7 @@ def run(*args, env=None):
 @pytest.fixture
 def asked(monkeypatch):
     """Return what the command would run, without running it."""
+    import_module(command.MODULE)  # else the command prepares only when the program imports it
     calls = []
     monkeypatch.setattr(command, "_prepare", lambda *what: calls.append(what))
     monkeypatch.setattr(command, "_run", lambda program: None)
@@ -220,11 +221,10 @@ def test_programs_that_cannot_be_opened():
 
 class CommState:
     def __init__(self):
-        self.traces = []
-        self.trace = self.traces.append
+        self.sinks = []
 
     def ran(self, collective, algorithm, why, nbytes=8, engine="compiled", form="blocking"):
-        for sink in self.traces:
+        for sink in self.sinks:
             sink.append(Record(collective, form, algorithm, engine, nbytes, None, 1, 2, 24, 1, why))
 
 
@@ -236,8 +236,8 @@ def shown(tally):
 
 def test_a_tally_counts_over_communicators():
     tally, state, other = Tally(), CommState(), CommState()
-    state.traces.append(tally.sink())
-    other.traces.append(tally.sink())
+    state.sinks.append(tally.sink())
+    other.sinks.append(tally.sink())
     state.ran("bcast", "chain", "long")
     for _ in range(1500):
         state.ran("allreduce", "ring", "why not")

@@ -406,15 +406,25 @@ def test_curves_are_those_of_the_simulation(tmp_path):
 
 
 def test_ranks_are_placed_as_the_options_say(tmp_path):
+    """In simulations, and in the schedules of algorithms that look at nodes, with a network and without."""
     out, placed = tmp_path / "page.html", ["--node-list", "n[1-2]", "--tasks-per-node", "3,1", "--placement", "cyclic"]
-    good("explore", "--algorithms", "ring", "-p", "4", "--network", "infiniband", "-o", out, *placed)
-    content, nodes = unpacked(out.read_text()), ((0, 2, 3), (1,))
+    words = "explore", "--collectives", "allreduce", "--algorithms", "ring,hierarchical", "-o", out, *placed
+    good(*words, "-p", "4", "--network", "infiniband")
+    content, nodes, on = unpacked(out.read_text()), ((0, 2, 3), (1,)), network("infiniband")
     assert content["clock"]["nodes"] == {"4": "2 nodes, cyclic"}
-    simulated = Simulation(schedule("allreduce", "ring", 4), network("infiniband"), 1 << 16, nodes)
-    assert content["schedules"]["allreduce/ring/p=4"]["time"]["us"] == short(simulated.us)
-    assert "places 4 ranks, not 5" in refused(
-        "explore", "--algorithms", "ring", "-p", "4,5", "--network", "infiniband", "-o", out, *placed
+    ring, hierarchical, of_default_nodes = (
+        short(Simulation(schedule("allreduce", name, 4, nodes=where), on, 1 << 16, nodes).us)
+        for name, where in (("ring", None), ("hierarchical", nodes), ("hierarchical", None))
     )
+    us = {key: played["time"]["us"] for key, played in content["schedules"].items()}
+    assert us["allreduce/ring/p=4"] == ring
+    assert us["allreduce/hierarchical/p=4"] == hierarchical != of_default_nodes
+    good(*words, "-p", "4")
+    in_steps, in_time = unpacked(out.read_text())["schedules"], content["schedules"]
+    assert {key: played["messages"] for key, played in in_steps.items()} == {
+        key: played["messages"] for key, played in in_time.items()
+    }
+    assert "places 4 ranks, not 5" in refused(*words, "-p", "4,5", "--network", "infiniband")
 
 
 @pytest.mark.parametrize(("args", "message"), [

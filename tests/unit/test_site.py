@@ -50,7 +50,7 @@ def test_the_reference_has_what_is_exported():
 @pytest.mark.parametrize(
     ("module", "name"),
     [("comm.comm", "Comm"), ("comm.methods", "Collectives"), ("comm.requests", "CollectiveRequest"),
-     ("comm.requests", "Request"), ("comm.persistent", "Prequest"), ("comm.comm", "Cartcomm"),
+     ("comm.requests", "Request"), ("comm.prequest", "Prequest"), ("comm.comm", "Cartcomm"),
      ("buffers.operators", "_Average")],
 )  # fmt: skip
 def test_every_method_says_what_it_does(module, name):

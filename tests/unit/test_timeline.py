@@ -198,12 +198,13 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path):
     assert output.count("[/red]<b>") == 2 and "[bold]x (call 1)" in output and output.count("[bold]x") == 3
 
 
-def test_damaged_facts_of_a_file(tmp_path):
+@pytest.mark.parametrize("name", ["clock_error_us", "messages"])
+def test_damaged_facts_of_a_file(name, tmp_path):
     content = trace_events.trace(exchange())
-    content["otherData"]["clock_error_us"] = "2"
+    content["otherData"][name] = "2"
     trace_events.write(content, tmp_path / "t.json")
     result = command.run("timeline", str(tmp_path / "t.json"))
-    assert result.exit_code == 2 and "clock_error_us of its otherData is no number" in result.output
+    assert result.exit_code == 2 and f"{name} of its otherData is no number" in result.output
 
 
 def test_work_for_an_event(tmp_path):

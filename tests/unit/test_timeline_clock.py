@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mpicoll.diagnostics import ring
 from mpicoll.diagnostics.record import Record
-from mpicoll.diagnostics.ring import Kind, Recorded
+from mpicoll.diagnostics.ring import CallKind, Recorded
 from mpicoll.engines.events import COLUMNS, ENDED, KIND, NO_MESSAGE, PEER, POSTED
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.rolled import rolled
@@ -60,7 +60,7 @@ def record(own, starts):
     rows[:, KIND], rows[:, PEER] = NO_MESSAGE, -1
     rows[:, POSTED] = rows[:, POSTED + 1] = shown(starts)
     rows[:, ENDED] = shown(starts + 5e-5)
-    return Recorded(calls, rows, {0: Kind(RECORD, PLAN)}, 0)
+    return Recorded(calls, rows, {0: CallKind(RECORD, PLAN)}, 0)
 
 
 @settings(max_examples=50)

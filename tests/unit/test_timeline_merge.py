@@ -128,7 +128,10 @@ def test_the_same_file_twice(tmp_path):
     assert "is given 2 times" in command.refused("timeline", path, path)
 
 
-@pytest.mark.parametrize("damage", [{"run": 1}, {"clock": None}, {"origin_us": "0"}, {"processes": {"0": 1}}], ids=str)
+@pytest.mark.parametrize("damage", [
+    {"run": 1}, {"clock": None}, {"origin_us": "0"}, {"origin_us": float("nan")}, {"origin_us": 10**400},
+    {"processes": {"0": 1}},
+], ids=lambda damage: str(damage)[:40])  # fmt: skip
 def test_a_file_that_does_not_name_its_run(tmp_path, damage):
     path, other = saved(tmp_path / "a.json", exchange()), saved(tmp_path / "b.json", later(exchange(), 2, 50))
     content = json.loads((tmp_path / "b.json").read_text())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...errors import ParameterError, PreconditionError
 from ...schedules.collectives import COLLECTIVES, base_collective
+from ...schedules.grouping import Partition
 from ...schedules.registry import Algorithm, find, parse_spec, registered
 from ...schedules.schedule import Schedule
 from .presets import PRESETS
@@ -15,6 +16,8 @@ from .presets import PRESETS
 RANKS = (*range(2, 10), 13, 16)
 MOST_RANKS = 64
 ALL_ROOTS = 9  # ranks up to which the page has every root; beyond, the first and the last
+NodesByRanks = Mapping[int, Partition]
+NODES: NodesByRanks = {}  # the nodes by number of ranks; algorithms take nodes of 4 ranks where there are none
 
 
 class Wanted(NamedTuple):
@@ -69,7 +72,9 @@ def wanted(collectives: Sequence[str] = (), specs: Sequence[str] = ()) -> list[W
     return chosen
 
 
-def schedules(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> Iterator[tuple[Key, Schedule]]:
+def schedules(
+    algorithms: Sequence[Wanted], ranks: Sequence[int], nodes: NodesByRanks = NODES
+) -> Iterator[tuple[Key, Schedule]]:
     """Yield every schedule of the algorithms on these numbers of ranks, with its key; of a graph, if it has edges."""
     for entry, given_parameters in algorithms:
         for p in ranks:
@@ -77,16 +82,18 @@ def schedules(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> Iterator[tu
             for number, parameters in enumerate(choices):
                 roots = _roots(p) if entry.collective.rooted and (not number or len(choices) == 1) else (0,)
                 for root in roots:
-                    for key, schedule in _orders(entry, p, root, parameters):
+                    for key, schedule in _orders(entry, p, root, nodes.get(p), parameters):
                         if entry.collective.naming != "edge" or schedule.blocks:
                             yield key, schedule
 
 
-def with_tours(algorithms: Sequence[Wanted], ranks: Sequence[int]) -> list[tuple[Key, Schedule]]:
+def with_tours(
+    algorithms: Sequence[Wanted], ranks: Sequence[int], nodes: NodesByRanks = NODES
+) -> list[tuple[Key, Schedule]]:
     """Return every schedule of the algorithms on these numbers of ranks, and those that the tours show there."""
-    chosen = list(schedules(algorithms, ranks))
+    chosen = list(schedules(algorithms, ranks, nodes))
     keys = [key for tour in PRESETS for key in (tour.left, tour.right) if key]
-    return chosen + missing(keys, chosen, ranks)
+    return chosen + missing(keys, chosen, ranks, nodes)
 
 
 def reason(algorithms: Sequence[Wanted], p: int) -> str:
@@ -100,7 +107,7 @@ def reason(algorithms: Sequence[Wanted], p: int) -> str:
 
 
 def missing(
-    keys: Iterable[str], present: Sequence[tuple[Key, Schedule]], ranks: Sequence[int]
+    keys: Iterable[str], present: Sequence[tuple[Key, Schedule]], ranks: Sequence[int], nodes: NodesByRanks
 ) -> list[tuple[Key, Schedule]]:
     """Return the schedules of keys "collective/algorithm/p=N" that are not present, though algorithm and ranks are."""
     there = {str(key) for key, _ in present}
@@ -111,7 +118,7 @@ def missing(
         entry, parameters = parse_spec(collective, spec)
         p = int(size.removeprefix("p="))
         if text not in there and p in ranks and (collective, entry.name) in names:
-            schedules.append((Key(collective, spec, p), Schedule(entry, p, **dict(parameters))))
+            schedules.append((Key(collective, spec, p), Schedule(entry, p, nodes=nodes.get(p), **dict(parameters))))
     return schedules
 
 
@@ -124,14 +131,16 @@ def _roots(p: int) -> Sequence[int]:
     return range(p) if p <= ALL_ROOTS else (0, p - 1)
 
 
-def _orders(entry: Algorithm, p: int, root: int, parameters: dict[str, Any]) -> Iterator[tuple[Key, Schedule]]:
+def _orders(
+    entry: Algorithm, p: int, root: int, nodes: Partition | None, parameters: dict[str, Any]
+) -> Iterator[tuple[Key, Schedule]]:
     """Yield the schedule for any operator order, and that for rank order if the algorithm keeps it."""
     spec = spec_of(entry, parameters)
     for commutative in (True, False):
         try:
-            if not commutative and not (entry.collective.reduces and entry.keeps_order(p, **parameters)):
+            if not commutative and not (entry.collective.reduces and entry.keeps_order(p, nodes, **parameters)):
                 continue
-            schedule = Schedule(entry, p, root, commutative=commutative, **parameters)
+            schedule = Schedule(entry, p, root, commutative=commutative, nodes=nodes, **parameters)
         except (PreconditionError, ParameterError):  # this p or these parameters do not suit
             continue
         yield Key(entry.collective.name, spec, p, root, not commutative), schedule

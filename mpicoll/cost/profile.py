@@ -76,7 +76,10 @@ def partial_profiles(
     goes_round_nodes = _goes_round_nodes(schedule, nodes)
     scales = _per_node(nodes) is not None and ("groups" not in entry.parameters or goes_round_nodes)
     if p > WHOLE_UP_TO and steps >= p // 2 and scales:
-        yield _scaled(collective, spec, p, nodes, steps, commutative, goes_round_nodes)
+        few = WHOLE_UP_TO - p % 2
+        fewer = by_blocks(few, len(nodes[0])) if nodes is not None else None
+        for small in partial_profiles(collective, spec, few, fewer, commutative):
+            yield _scaled(small, few, p, nodes, steps, goes_round_nodes)
         return
     one_way = schedule.collective.rooted or (
         schedule.collective.name in ("scan", "exscan")
@@ -162,22 +165,13 @@ def _goes_round_nodes(schedule: Schedule, nodes: Partition | None) -> bool:
 
 
 def _scaled(
-    collective: str,
-    spec: str,
-    p: int,
-    nodes: Partition | None,
-    steps: float,
-    commutative: bool,
-    goes_round_nodes: bool,
+    small: Profile, few: int, p: int, nodes: Partition | None, steps: float, goes_round_nodes: bool
 ) -> Profile:
     """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller.
 
     For an algorithm that goes round nodes, all steps between nodes are scaled, by the number of crossings.
     """
-    few = WHOLE_UP_TO - p % 2
     size = _per_node(nodes) or 1
-    fewer = by_blocks(few, size) if nodes is not None else None
-    small = profile(collective, spec, few, fewer, commutative)
     ranks = []
     for table, times in small.ranks:
         shares, few_blocks = table.copy(), table[:, SENT:].max(axis=1) * few <= FEW_BLOCKS
@@ -188,7 +182,7 @@ def _scaled(
             often, more = np.where(far, 0, often), np.where(far, (p / size - 1) / (few / size - 1), p / few)
         ranks.append((shares, np.where(times >= often, times * more, times)))
     block = small.block * few / p if small.block < 0.5 else small.block
-    return Profile(tuple(ranks), small.sharing, steps, small.waits, block)
+    return Profile(tuple(ranks), small.sharing, steps if small.steps else 0.0, small.waits, block)
 
 
 def blocks_of(schedule: Schedule) -> int:

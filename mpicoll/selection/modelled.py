@@ -114,24 +114,38 @@ def costs(
     specs = [forced] if forced else candidates(collective, p, commutative, nodes)
     if not forced and nodes is not None and len(nodes) == p:
         nodes = None  # every rank has a node; no candidate groups them, so that costs are the same
-    lines: list[tuple[str, int | None, int, np.ndarray]] = []
-    least, grows = np.full(len(sizes), np.inf), fastest and not is_crowded(network, nodes)
+    grows = fastest and not is_crowded(network, nodes)
+    least, kept = np.full(len(sizes), np.inf), {}
+
+    def look(spec: str, steps: Profile) -> np.ndarray:
+        return _of_chunks(partial(_us, network, steps, base, spec, p, nodes, commutative), steps.block, sizes)
+
+    growing = {}
     for spec in specs:
         case = base, spec, p, nodes, commutative
-        for steps in partial_profiles(*case) if grows else [profile(*case)]:
-            us = _of_chunks(partial(_us, network, steps, *case), steps.block, sizes)
-            if fastest and (us > least).all():
+        rest = partial_profiles(*case) if grows else iter([profile(*case)])
+        steps = next(rest)
+        growing[spec] = steps, look(spec, steps), rest
+    for spec in sorted(specs, key=lambda spec: float(np.log1p(growing[spec][1].min(axis=0)).sum())):
+        steps, us, rest = growing[spec]
+        while not (fastest and (us > least).all()):
+            following = next(rest, None)
+            if following is None:
                 break
+            steps, us = following, look(spec, following)
         else:
-            if not forced:
-                us[:, _scratch(base, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH] = np.inf
-            least = np.minimum(least, us.min(axis=0))
-            lines += [
-                (spec, None if chunk == WHOLE else int(chunk), window, times)
-                for (chunk, window), times in zip(CHUNKS, us)
-                if chunk == WHOLE or steps.block * sizes[-1] > chunk
-            ]
-    return lines
+            continue
+        if not forced:
+            us[:, _scratch(base, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH] = np.inf
+        least = np.minimum(least, us.min(axis=0))
+        kept[spec] = steps.block, us
+    return [
+        (spec, None if chunk == WHOLE else int(chunk), window, times)
+        for spec in specs
+        if spec in kept
+        for (chunk, window), times in zip(CHUNKS, kept[spec][1])
+        if chunk == WHOLE or kept[spec][0] * sizes[-1] > chunk
+    ]
 
 
 def _of_chunks(us: Callable[..., np.ndarray], block: float, sizes: np.ndarray) -> np.ndarray:

@@ -102,8 +102,12 @@ def _growing(schedule: Schedule, nodes: Partition | None, steps: float, one_way:
     by_node: dict[int, float] = {}
     has_rows = "dims" in schedule.algorithm.parameters  # which may end inside a node, for ranks between its ends
     looked_at = sorted({0, 1 % p, p // 2, p - 1})
+
+    def of_first(sharing: float) -> Profile:
+        return Profile((_distinct(tables[0]),), (sharing,), steps=0.0, waits=False, block=block)
+
     if p > FEW_RANKS:
-        yield Profile((_distinct(tables[0]),), (1.0,), 0.0, False, block)
+        yield of_first(1.0)
     for rank in looked_at:
         if nodes and home[rank] not in by_node and tables[rank][:, [FAR_SENT, FAR_RECEIVED]].any():
             mates = nodes[home[rank]]
@@ -111,7 +115,7 @@ def _growing(schedule: Schedule, nodes: Partition | None, steps: float, one_way:
             alike = next((node for node in others if _ends_alike(nodes[node], mates, tables)), None)
             by_node[home[rank]] = by_node[alike] if alike is not None else _sharing(mates, tables)
             if rank == 0 and by_node[home[0]] > 1:
-                yield Profile((_distinct(tables[0]),), (by_node[home[0]],), 0.0, False, block)
+                yield of_first(by_node[home[0]])
     shares = [by_node.get(home.get(rank, rank), 1.0) for rank in looked_at]
     ranks, sharing = _different([(*_distinct(tables[rank]), share) for rank, share in zip(looked_at, shares)])
     yield Profile(ranks, sharing, steps, not one_way, block)
@@ -164,9 +168,7 @@ def _goes_round_nodes(schedule: Schedule, nodes: Partition | None) -> bool:
     return 2 * len(nodes[0]) <= WHOLE_UP_TO
 
 
-def _scaled(
-    small: Profile, few: int, p: int, nodes: Partition | None, steps: float, goes_round_nodes: bool
-) -> Profile:
+def _scaled(small: Profile, few: int, p: int, nodes: Partition | None, steps: float, goes_round_nodes: bool) -> Profile:
     """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller.
 
     For an algorithm that goes round nodes, all steps between nodes are scaled, by the number of crossings.
@@ -233,7 +235,7 @@ def _ops(strands: Strands) -> _Ops:
             messages += [
                 (row + (not isinstance(op, Send)), op.peer, len(op.blocks))
                 for op in step
-                if not isinstance(op, (Reduce, Copy))  # noqa: UP038 a tuple is faster than a union
+                if not isinstance(op, (Reduce, Copy))
             ]
             reduced, copied = reduced_and_copied(step)
             local[row + REDUCED] += reduced

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -115,36 +115,34 @@ def costs(
     if not forced and nodes is not None and len(nodes) == p:
         nodes = None  # every rank has a node; no candidate groups them, so that costs are the same
     grows = fastest and not is_crowded(network, nodes)
-    least, kept = np.full(len(sizes), np.inf), {}
 
-    def look(spec: str, steps: Profile) -> np.ndarray:
-        return _of_chunks(partial(_us, network, steps, base, spec, p, nodes, commutative), steps.block, sizes)
-
-    growing = {}
-    for spec in specs:
+    def looked_at(spec: str) -> Iterator[tuple[Profile, np.ndarray]]:
+        """Yield profiles of more and more ranks, and the µs that they give."""
         case = base, spec, p, nodes, commutative
-        rest = partial_profiles(*case) if grows else iter([profile(*case)])
-        steps = next(rest)
-        growing[spec] = steps, look(spec, steps), rest
-    for spec in sorted(specs, key=lambda spec: float(np.log1p(growing[spec][1].min(axis=0)).sum())):
-        steps, us, rest = growing[spec]
-        while not (fastest and (us > least).all()):
-            following = next(rest, None)
+        for steps in partial_profiles(*case) if grows else [profile(*case)]:
+            yield steps, _of_chunks(partial(_us, network, steps, *case), steps.block, sizes)
+
+    rest = {spec: looked_at(spec) for spec in specs}
+    kept = {spec: next(profiles) for spec, profiles in rest.items()}
+    least = np.full(len(sizes), np.inf)
+    for spec in sorted(specs, key=lambda spec: float(np.log1p(kept[spec][1].min(axis=0)).sum())):
+        while not fastest or (kept[spec][1] <= least).any():
+            following = next(rest[spec], None)
             if following is None:
                 break
-            steps, us = following, look(spec, following)
+            kept[spec] = following
         else:
+            del kept[spec]
             continue
+        us = kept[spec][1]
         if not forced:
             us[:, _scratch(base, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH] = np.inf
         least = np.minimum(least, us.min(axis=0))
-        kept[spec] = steps.block, us
     return [
         (spec, None if chunk == WHOLE else int(chunk), window, times)
-        for spec in specs
-        if spec in kept
-        for (chunk, window), times in zip(CHUNKS, kept[spec][1])
-        if chunk == WHOLE or kept[spec][0] * sizes[-1] > chunk
+        for spec, (steps, us) in kept.items()
+        for (chunk, window), times in zip(CHUNKS, us)
+        if chunk == WHOLE or steps.block * sizes[-1] > chunk
     ]
 
 

@@ -56,9 +56,9 @@ def private():
 before, modules, began = private(), len(sys.modules), time.perf_counter()
 import mpicoll
 comm = mpicoll.Comm(MPI.COMM_WORLD)
-timed_rules = time.perf_counter()
+made = time.perf_counter()
 comm.Allreduce(np.ones(1), np.zeros(1))
-print(timed_rules - began, time.perf_counter() - timed_rules, (private() - before) / 1024, len(sys.modules) - modules)
+print(made - began, time.perf_counter() - made, (private() - before) / 1024, len(sys.modules) - modules)
 """
 
 

@@ -11,15 +11,16 @@ from numpy.typing import ArrayLike
 
 from ..cost.model import WHOLE, cost, crowded_cost
 from ..cost.network import Network, two_level
-from ..cost.profile import Profile, load, partial_profiles, profile
+from ..cost.profile import WHOLE_UP_TO, Profile, load, partial_profiles, profile
 from ..errors import MpicollError
 from ..garbage import collection_off
 from ..plans.plan import WINDOW
+from ..schedules.claims import AT_MOST
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
 from ..schedules.nested import Of
 from ..schedules.parameters import Groups
-from ..schedules.registry import Algorithm, exact_algorithms, find, parse_spec
+from ..schedules.registry import Algorithm, Chosen, exact_algorithms, find, parse_spec
 from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule, forced_rules, rules
 
 SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
@@ -116,34 +117,61 @@ def costs(
         nodes = None  # every rank has a node; no candidate groups them, so that costs are the same
     grows = fastest and not is_crowded(network, nodes)
 
-    def looked_at(spec: str) -> Iterator[tuple[Profile, np.ndarray]]:
-        """Yield profiles of more and more ranks, and the µs that they give."""
+    def stages(spec: str) -> Iterator[tuple[float, np.ndarray]]:
+        """Yield the share of the largest block, and µs that the algorithm takes at least, then those that it takes."""
         case = base, spec, p, nodes, commutative
+        if grows and p > WHOLE_UP_TO:
+            yield 0.0, _at_least(network, base, spec, p, nodes, sizes)
         for steps in partial_profiles(*case) if grows else [profile(*case)]:
-            yield steps, _of_chunks(partial(_us, network, steps, *case), steps.block, sizes)
+            yield steps.block, _of_chunks(partial(_us, network, steps, *case), steps.block, sizes)
 
-    rest = {spec: looked_at(spec) for spec in specs}
-    kept = {spec: next(profiles) for spec, profiles in rest.items()}
+    rest = {spec: stages(spec) for spec in specs}
+    looked_at = {spec: next(own) for spec, own in rest.items()}
+    left = {spec: float(np.log1p(us.min(axis=0)).sum()) for spec, (_, us) in looked_at.items()}
     least = np.full(len(sizes), np.inf)
-    for spec in sorted(specs, key=lambda spec: float(np.log1p(kept[spec][1].min(axis=0)).sum())):
-        while not fastest or (kept[spec][1] <= least).any():
-            following = next(rest[spec], None)
-            if following is None:
-                break
-            kept[spec] = following
+    while left:
+        spec = min(left, key=left.__getitem__)
+        us = looked_at[spec][1]
+        if fastest and (us > least).all():
+            del left[spec], looked_at[spec]
+        elif following := next(rest[spec], None):
+            looked_at[spec] = following
+            left[spec] = float(np.log1p(following[1].min(axis=0)).sum())
         else:
-            del kept[spec]
-            continue
-        us = kept[spec][1]
-        if not forced:
-            us[:, _scratch(base, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH] = np.inf
-        least = np.minimum(least, us.min(axis=0))
+            del left[spec]
+            if not forced:
+                us[:, _scratch(base, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH] = np.inf
+            least = np.minimum(least, us.min(axis=0))
     return [
         (spec, None if chunk == WHOLE else int(chunk), window, times)
-        for spec, (steps, us) in kept.items()
+        for spec, (block, us) in looked_at.items()
         for (chunk, window), times in zip(CHUNKS, us)
-        if chunk == WHOLE or steps.block * sizes[-1] > chunk
+        if chunk == WHOLE or block * sizes[-1] > chunk
     ]
+
+
+def _at_least(
+    network: Network, collective: str, spec: str, p: int, nodes: Partition | None, sizes: np.ndarray
+) -> np.ndarray:
+    """Return µs that an algorithm takes at least by the formulas of its docstring, for every size, shape (1, sizes).
+
+    If s steps combine what p ranks have, or spread it to them, a rank has p^(1/s) - 1 messages in one of them. p ranks
+    reduce p - 1 vectors together. MARGIN is taken off, since the busiest rank may be none of those in a profile.
+    """
+    entry, parameters = parse_spec(collective, spec)
+    resolved, claims = entry.resolve(p, nodes, **dict(parameters)), entry.claims
+    if any(isinstance(value, Chosen) for value in resolved.values()):  # formulas of parts take as long as a profile
+        return np.zeros((1, len(sizes)))
+    levels = [network.links] if nodes is None else [network.node, network.links]
+    steps = float(claims.evaluate(claims.steps, p, 1, **resolved))
+    upper = claims.bytes_per_rank.startswith(AT_MOST)
+    moved = 0.0 if upper else float(claims.evaluate(claims.bytes_per_rank, p, 1, **resolved))
+    rate = max(level.ports * max(level.rate, level.short_rate) for level in levels)
+    latency, gap = (min(getattr(level, name) for level in levels) for name in ("latency", "gap"))
+    at_once = max(0.0, p ** (1 / steps) - 1 - len(levels))
+    reduced = (p - 1) / p if entry.collective.reduces and not upper else 0.0
+    bytes_us: np.ndarray = sizes * (moved / rate + reduced / network.fold_rate)
+    return (steps * latency + at_once * gap + bytes_us[None]) / MARGIN
 
 
 def _of_chunks(us: Callable[..., np.ndarray], block: float, sizes: np.ndarray) -> np.ndarray:

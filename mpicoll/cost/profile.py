@@ -211,7 +211,7 @@ class _Tables(dict[int, np.ndarray]):
         ops = self.of_first if turn == rank else _ops(self.schedule.program(rank))
         far = self.home[(ops.peers + turn) % self.schedule.p] != self.home[rank]
         at, size = ops.at + 2 * far, ops.local.size
-        table = ops.local + np.bincount(at, minlength=size)
+        table: np.ndarray = ops.local + np.bincount(at, minlength=size)
         table += np.bincount(at + SENT, ops.blocks, size)
         table = self[rank] = table.reshape(-1, COLUMNS)
         table[:, SENT:] /= blocks_of(self.schedule)
@@ -240,21 +240,21 @@ def _ops(strands: Strands) -> _Ops:
             reduced, copied = reduced_and_copied(step)
             local[row + REDUCED] += reduced
             local[row + COPIED] += copied
-    return _Ops(*np.array(messages, int).reshape(-1, 3).T, np.array(local, float))
+    at, peers, blocks = np.array(messages, int).reshape(-1, 3).T
+    return _Ops(at, peers, blocks, np.array(local, float))
 
 
 def reduced_and_copied(step: Step) -> tuple[int, int]:
     """Return how many blocks a step reduces, and how many it copies or packs."""
     reduced = copied = 0
     for op in step:
-        kind = type(op)
-        if kind is Reduce:
+        if isinstance(op, Reduce):
             reduced += 1
-        elif kind is Copy:
+        elif isinstance(op, Copy):
             copied += 1
         else:
             n = len(op.blocks)
-            reduced += n if kind is RecvReduce else 0
+            reduced += n if isinstance(op, RecvReduce) else 0
             copied += n if n > 1 and not _is_contiguous(op.blocks) else 0
     return reduced, copied
 

@@ -171,7 +171,8 @@ def _at_least(
     at_once = max(0.0, p ** (1 / steps) - 1 - len(levels))
     reduced = (p - 1) / p if entry.collective.reduces and not upper else 0.0
     bytes_us: np.ndarray = sizes * (moved / rate + reduced / network.fold_rate)
-    return (steps * latency + at_once * gap + bytes_us[None]) / MARGIN
+    bound: np.ndarray = (steps * latency + at_once * gap + bytes_us[None]) / MARGIN
+    return bound
 
 
 def _of_chunks(us: Callable[..., np.ndarray], block: float, sizes: np.ndarray) -> np.ndarray:

@@ -1,10 +1,12 @@
-"""Time what grows with the number of ranks: lowering one rank's plan, and its table; starting, and a rank's memory.
+"""Time what grows with the number of ranks: one rank's plan, and its table; auto's rules; starting, and its memory.
 
     python -m mpicoll.benchmarks.scale --ranks 1024,16384 --algorithms "allreduce ring,alltoall bruck"
+    python -m mpicoll.benchmarks.scale --ranks 8,4096 --algorithms "" --starts 0 --rules 1,64
 
 Schedules and plans need no MPI, so any number of ranks is timed on one. A plan is that of the rank a third of the way,
 whole blocks at a time, in processor time: the least of some tries. Its table is what is kept of it, in which steps that
-repeat stand once. Memory is what is private to a process after its
+repeat stand once. Rules are those that `auto` takes from the cost model on a preset's network, where no earlier run has
+left them in a file, in the processor time of one try. Memory is what is private to a process after its
 first Allreduce, beyond what it had with NumPy and mpi4py imported and MPI started.
 """
 
@@ -25,10 +27,14 @@ from rich.table import Table
 
 from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.cli.sizes import parse_size
+from mpicoll.cost.network import Network, network
 from mpicoll.plans.lowering import lower
 from mpicoll.plans.rolled import rolled
+from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.registry import parse_spec
 from mpicoll.schedules.schedule import schedule
+from mpicoll.selection.modelled import modelled_rules
+from mpicoll.selection.rules import RULES, UNKNOWN_TO_ALL
 
 from .command.checks import listed, positive
 from .command.console import console
@@ -69,6 +75,17 @@ class Lowered:
 
 
 @dataclass(frozen=True)
+class Ruled:
+    """The cost of a collective's rules, on nodes of so many ranks: processor seconds, and how many rules there are."""
+
+    collective: str
+    ranks: int
+    ranks_per_node: int
+    seconds: float
+    rules: int
+
+
+@dataclass(frozen=True)
 class Started:
     """The cost of starting a rank, beyond NumPy, mpi4py and MPI: seconds, MiB of private memory, modules imported."""
 
@@ -81,24 +98,50 @@ class Started:
 @click.command(cls=OneLineCommand, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--ranks", default="64,1024,4096,16384", help="Numbers of ranks.")
 @click.option("--algorithms", default=USUAL, help="Collective and algorithm, as in 'allreduce ring'.")
+@click.option("--rules", "per_node", default="", help="Ranks per node for which rules of auto are made; none if empty.")
+@click.option("--network", "name", default="infiniband", help="The network of these rules: a file, or a preset.")
 @click.option("--bytes", "size", default="8M", help="Of the whole vector, or of all of a rank's blocks.")
 @click.option("--starts", default=5, help="How many processes are started; 0 for none.")
 @click.option("--json", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON lines.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw plans over ranks, as SVG.")
-def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None, svg: Path | None) -> None:
-    """Time lowering by number of ranks, and starting."""
+def scale(
+    ranks: str,
+    algorithms: str,
+    per_node: str,
+    name: str,
+    size: str,
+    starts: int,
+    path: Path | None,
+    svg: Path | None,
+) -> None:
+    """Time lowering and the rules of auto by number of ranks, and starting."""
     with asking():
         numbers = [int(p) for p in listed("--ranks", ranks)]
-        names = [_named(name) for name in listed("--algorithms", algorithms)]
+        names = [_named(algorithm) for algorithm in listed("--algorithms", algorithms)] if algorithms else []
+        sizes = [int(size) for size in listed("--rules", per_node)] if per_node else []
+        net = network(name)
         nbytes = parse_size(size)
         if MPI.COMM_WORLD.size > 1:
             raise ValueError("plans are lowered on one rank: start it without mpiexec")
+        for ranks_per_node in sizes:
+            positive("--rules", ranks_per_node)
         for p in numbers:
             positive("--ranks", p)
             schedule("barrier", "dissemination", p)  # refuses what no machine has
     plans = [lowered(collective, algorithm, p, nbytes) for collective, algorithm in names for p in numbers]
+    timed_rules = [
+        ruled(net, collective, p, ranks_per_node)
+        for p in numbers
+        for ranks_per_node in sizes
+        if ranks_per_node == 1 or ranks_per_node < p
+        for collective in RULES
+        if collective not in UNKNOWN_TO_ALL
+    ]
     started = list(starting(starts))
-    console().print(table(plans))
+    if plans:
+        console().print(table(plans))
+    if timed_rules:
+        console().print(rules_table(timed_rules))
     if started:
         median = Started(*(float(np.median(column)) for column in zip(*map(_fields, started), strict=True)))  # type: ignore[arg-type]
         console().print(
@@ -107,7 +150,7 @@ def scale(ranks: str, algorithms: str, size: str, starts: int, path: Path | None
             f"{median.modules:.0f} modules imported"
         )
     if path:
-        write_lines(path, [*plans, *started])
+        write_lines(path, [*plans, *timed_rules, *started])
     if svg:
         svg.write_text(drawn(plans))
 
@@ -131,6 +174,15 @@ def lowered(collective: str, algorithm: str, p: int, nbytes: int) -> Lowered:
         plan = rolled(lower(source, p // 3, count if source.collective.naming != "none" else 0, 1))
         seconds.append(time.process_time() - began)
     return Lowered(collective, algorithm, p, min(seconds), plan.all_rows, plan.nbytes)
+
+
+def ruled(net: Network, collective: str, p: int, ranks_per_node: int) -> Ruled:
+    """Make the rules of a collective as the first call on such ranks does."""
+    nodes = by_blocks(p, ranks_per_node)
+    modelled_rules(net, collective, 2, True, None)  # imports and parses what does not depend on the ranks
+    began = time.process_time()
+    rules = modelled_rules.__wrapped__(net, collective, p, True, nodes)
+    return Ruled(collective, p, ranks_per_node, time.process_time() - began, len(rules))
 
 
 def starting(processes: int) -> Iterator[Started]:
@@ -163,6 +215,18 @@ def table(plans: list[Lowered]) -> Table:
             f"{1e6 * plan.seconds / max(1, plan.rows):.1f}",
         )
         before = plan.collective, plan.algorithm
+    return rich_table
+
+
+def rules_table(timed_rules: list[Ruled]) -> Table:
+    """Return a line for every collective, with a column of ms for each number of ranks and ranks per node."""
+    rich_table = Table("collective", title="rules of auto, ms", title_justify="left")
+    times = {(entry.collective, (entry.ranks, entry.ranks_per_node)): 1e3 * entry.seconds for entry in timed_rules}
+    shapes, collectives = (list(dict.fromkeys(names)) for names in zip(*((shape, name) for name, shape in times)))
+    for ranks, ranks_per_node in shapes:
+        rich_table.add_column(f"{ranks:,} by {ranks_per_node}", justify="right")
+    for collective in collectives:
+        rich_table.add_row(collective, *(f"{times[collective, shape]:.1f}" for shape in shapes))
     return rich_table
 
 

@@ -164,9 +164,12 @@ MUTATIONS = [
     Mutation("mpicoll/cost/model.py", "profile.steps - longest) * hop", "longest) * 0 * hop", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "transfer = nbytes * sharing", "transfer = nbytes * 1.0", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "np.maximum(numbers - 1, 0) * level.gap", "0 * level.gap", "unit/test_cost.py"),
-    Mutation("mpicoll/cost/profile.py", "home[op.peer] != home[rank]", "home[op.peer] == rank", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/profile.py", "p] != self.home[rank]", "p] == rank", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/profile.py", "steps=0.0, waits=False", "steps=steps, waits=True", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "(us > least).all()", "(us > least).any()", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "(moved / rate", "(9 * moved / rate", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "shares[few_blocks, SENT:] *= few / p", "pass", "unit/test_cost.py"),
-    Mutation("mpicoll/selection/modelled.py", "MOST_SCRATCH * n + FREE_SCRATCH]", "np.inf]", "unit/test_cost.py"),
+    Mutation("mpicoll/selection/modelled.py", "MOST_SCRATCH * sizes + FREE_SCRATCH]", "np.inf]", "unit/test_cost.py"),
     Mutation("mpicoll/selection/modelled.py", "times[:, i].argmin()", "times[:, i].argmax()", "unit/test_cost.py"),
     Mutation(
         "mpicoll/dispatch/prepare.py", "        state.agreed.network,\n", "", "mpi/test_tuning.py"

@@ -8,17 +8,18 @@ messages, which is proved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import fsum
+from typing import NamedTuple
 
 import numpy as np
 
 from ..garbage import collection_off
 from ..schedules.collectives import Block
 from ..schedules.grouping import Partition, by_blocks, homes
-from ..schedules.ir import Copy, Local, Recv, RecvReduce, Reduce, Send, Step
+from ..schedules.ir import Copy, Recv, RecvReduce, Reduce, Send, Step, Strands
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
 
@@ -51,11 +52,23 @@ class Profile:
 
 
 @lru_cache(maxsize=512)
+@collection_off()  # there may be millions of objects, none of them garbage
 def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, commutative: bool = True) -> Profile:
     """Return the profile of an algorithm on p ranks, which lie on these nodes, one on each if None.
 
     Where there are about as many steps as ranks, and many ranks, it is scaled up from fewer ranks on as many to a node.
     Raises PreconditionError where p will not do.
+    """
+    *_, whole = partial_profiles(collective, spec, p, nodes, commutative)
+    return whole
+
+
+def partial_profiles(
+    collective: str, spec: str, p: int, nodes: Partition | None = None, commutative: bool = True
+) -> Iterator[Profile]:
+    """Yield profiles of more and more ranks, the last of them that of `profile`.
+
+    By `cost` a call takes at least as long on the last one as on those before. Raises PreconditionError.
     """
     entry, parameters = parse_spec(collective, spec)
     schedule = Schedule(entry, p, commutative=commutative, nodes=nodes, **dict(parameters))
@@ -63,32 +76,49 @@ def profile(collective: str, spec: str, p: int, nodes: Partition | None = None, 
     goes_round_nodes = _goes_round_nodes(schedule, nodes)
     scales = _per_node(nodes) is not None and ("groups" not in entry.parameters or goes_round_nodes)
     if p > WHOLE_UP_TO and steps >= p // 2 and scales:
-        return _scaled(collective, spec, p, nodes, steps, commutative, goes_round_nodes)
+        few = WHOLE_UP_TO - p % 2
+        fewer = by_blocks(few, len(nodes[0])) if nodes is not None else None
+        for small in partial_profiles(collective, spec, few, fewer, commutative):
+            yield _scaled(small, few, p, nodes, steps, goes_round_nodes)
+        return
     one_way = schedule.collective.rooted or (
         schedule.collective.name in ("scan", "exscan")
         and not _goes_back(Schedule(entry, min(p, FEW_RANKS), commutative=commutative, **dict(parameters)))
     )
-    return profile_of(schedule, nodes, steps, one_way)
+    yield from _growing(schedule, nodes, steps, one_way)
 
 
-@collection_off()  # there may be millions of objects, none of them garbage
+@collection_off()
 def profile_of(schedule: Schedule, nodes: Partition | None, steps: float, one_way: bool) -> Profile:
     """Return the profile of a schedule, whose longest chain of messages is known; see Profile.waits for one_way."""
-    p = schedule.p
-    home = homes(nodes) if nodes is not None else {rank: rank for rank in range(p)}
-    looked_at = sorted({0, 1 % p, p // 2, p - 1})
-    tables = {rank: _steps(schedule, rank, home) for rank in looked_at}
+    *_, whole = _growing(schedule, nodes, steps, one_way)
+    return whole
+
+
+def _growing(schedule: Schedule, nodes: Partition | None, steps: float, one_way: bool) -> Iterator[Profile]:
+    """Yield profiles of rank 0, of it among the ranks of its node, and of all ranks that are looked at."""
+    p, tables, block = schedule.p, _Tables(schedule, nodes), 1 / blocks_of(schedule)
+    home = homes(nodes) if nodes is not None else {}
     by_node: dict[int, float] = {}
     has_rows = "dims" in schedule.algorithm.parameters  # which may end inside a node, for ranks between its ends
+    looked_at = sorted({0, 1 % p, p // 2, p - 1})
+
+    def of_first(sharing: float) -> Profile:
+        return Profile((_distinct(tables[0]),), (sharing,), steps=0.0, waits=False, block=block)
+
+    if p > FEW_RANKS:
+        yield of_first(1.0)
     for rank in looked_at:
         if nodes and home[rank] not in by_node and tables[rank][:, [FAR_SENT, FAR_RECEIVED]].any():
             mates = nodes[home[rank]]
-            _add_tables(schedule, (mates[0], mates[-1]), home, tables)
             others = () if has_rows else by_node
             alike = next((node for node in others if _ends_alike(nodes[node], mates, tables)), None)
-            by_node[home[rank]] = by_node[alike] if alike is not None else _sharing(schedule, mates, home, tables)
-    ranks, sharing = _different([(*_distinct(tables[rank]), by_node.get(home[rank], 1.0)) for rank in looked_at])
-    return Profile(ranks, sharing, steps, not one_way, 1 / blocks_of(schedule))
+            by_node[home[rank]] = by_node[alike] if alike is not None else _sharing(mates, tables)
+            if rank == 0 and by_node[home[0]] > 1:
+                yield of_first(by_node[home[0]])
+    shares = [by_node.get(home.get(rank, rank), 1.0) for rank in looked_at]
+    ranks, sharing = _different([(*_distinct(tables[rank]), share) for rank, share in zip(looked_at, shares)])
+    yield Profile(ranks, sharing, steps, not one_way, block)
 
 
 @lru_cache(maxsize=512)
@@ -103,10 +133,10 @@ def load(collective: str, spec: str, p: int, nodes: Partition, commutative: bool
 
 def load_of(schedule: Schedule, nodes: Partition) -> np.ndarray:
     """Return the same for a schedule."""
-    home = homes(nodes)
+    tables = _Tables(schedule, nodes)
     ranks = max(nodes, key=len)
     some = ranks if len(ranks) <= EVERY_UP_TO else ranks[:: -(-len(ranks) // EVERY_UP_TO)]
-    total = sum((_steps(schedule, rank, home).sum(axis=0) for rank in some), np.zeros(COLUMNS))
+    total = sum((tables[rank].sum(axis=0) for rank in some), np.zeros(COLUMNS))
     columns: np.ndarray = total * (len(ranks) / len(some))
     return columns
 
@@ -138,23 +168,12 @@ def _goes_round_nodes(schedule: Schedule, nodes: Partition | None) -> bool:
     return 2 * len(nodes[0]) <= WHOLE_UP_TO
 
 
-def _scaled(
-    collective: str,
-    spec: str,
-    p: int,
-    nodes: Partition | None,
-    steps: float,
-    commutative: bool,
-    goes_round_nodes: bool,
-) -> Profile:
+def _scaled(small: Profile, few: int, p: int, nodes: Partition | None, steps: float, goes_round_nodes: bool) -> Profile:
     """Return the profile of few ranks with its frequent steps scaled: as many more, of blocks as much smaller.
 
     For an algorithm that goes round nodes, all steps between nodes are scaled, by the number of crossings.
     """
-    few = WHOLE_UP_TO - p % 2
     size = _per_node(nodes) or 1
-    fewer = by_blocks(few, size) if nodes is not None else None
-    small = profile(collective, spec, few, fewer, commutative)
     ranks = []
     for table, times in small.ranks:
         shares, few_blocks = table.copy(), table[:, SENT:].max(axis=1) * few <= FEW_BLOCKS
@@ -165,7 +184,7 @@ def _scaled(
             often, more = np.where(far, 0, often), np.where(far, (p / size - 1) / (few / size - 1), p / few)
         ranks.append((shares, np.where(times >= often, times * more, times)))
     block = small.block * few / p if small.block < 0.5 else small.block
-    return Profile(tuple(ranks), small.sharing, steps, small.waits, block)
+    return Profile(tuple(ranks), small.sharing, steps if small.steps else 0.0, small.waits, block)
 
 
 def blocks_of(schedule: Schedule) -> int:
@@ -173,34 +192,56 @@ def blocks_of(schedule: Schedule) -> int:
     return schedule.p if schedule.collective.naming == "none" else schedule.blocks_of_n
 
 
-def _add_tables(
-    schedule: Schedule, ranks: Iterable[int], home: dict[int, int], tables: dict[int, np.ndarray]
-) -> None:
-    """Add the tables of these ranks that are missing."""
-    tables.update({rank: _steps(schedule, rank, home) for rank in ranks if rank not in tables})
+class _Tables(dict[int, np.ndarray]):
+    """The table of each rank, made on access: a row for every step, strands side by side."""
+
+    def __init__(self, schedule: Schedule, nodes: Partition | None) -> None:
+        super().__init__()
+        self.schedule, self.home = schedule, np.arange(schedule.p)
+        for number, ranks in enumerate(nodes or ()):
+            self.home[list(ranks)] = number
+
+    @cached_property
+    def of_first(self) -> _Ops:
+        """Return the ops of rank 0, which for a uniform algorithm are those of any rank."""
+        return _ops(self.schedule.program(0))
+
+    def __missing__(self, rank: int) -> np.ndarray:
+        turn = rank if self.schedule.algorithm.uniform else 0
+        ops = self.of_first if turn == rank else _ops(self.schedule.program(rank))
+        far = self.home[(ops.peers + turn) % self.schedule.p] != self.home[rank]
+        at, size = ops.at + 2 * far, ops.local.size
+        table: np.ndarray = ops.local + np.bincount(at, minlength=size)
+        table += np.bincount(at + SENT, ops.blocks, size)
+        table = self[rank] = table.reshape(-1, COLUMNS)
+        table[:, SENT:] /= blocks_of(self.schedule)
+        return table
 
 
-def _steps(schedule: Schedule, rank: int, home: dict[int, int]) -> np.ndarray:
-    """Return a table with a row for every step of a rank; strands side by side."""
-    strands = schedule.program(rank)
-    rows = [[0] * COLUMNS for _ in range(max(map(len, strands), default=0))]
+class _Ops(NamedTuple):
+    """The ops of a rank: of every message the place in the table of steps, the peer and the blocks; the local work."""
+
+    at: np.ndarray
+    peers: np.ndarray
+    blocks: np.ndarray
+    local: np.ndarray
+
+
+def _ops(strands: Strands) -> _Ops:
+    messages: list[tuple[int, int, int]] = []
+    local = [0] * (COLUMNS * max(map(len, strands), default=0))
     for strand in strands:
-        for row, step in zip(rows, strand):
-            _add(row, step, rank, home)
-    table = np.array(rows, float).reshape(-1, COLUMNS)
-    table[:, SENT:] /= blocks_of(schedule)
-    return table
-
-
-def _add(row: list[int], step: Step, rank: int, home: dict[int, int]) -> None:
-    for op in step:
-        if not isinstance(op, Local):
-            far, receives = 2 * (home[op.peer] != home[rank]), not isinstance(op, Send)
-            row[SENDS + receives + far] += 1
-            row[SENT + receives + far] += len(op.blocks)
-    reduced, copied = reduced_and_copied(step)
-    row[REDUCED] += reduced
-    row[COPIED] += copied
+        for row, step in zip(range(0, len(local), COLUMNS), strand):
+            messages += [
+                (row + (not isinstance(op, Send)), op.peer, len(op.blocks))
+                for op in step
+                if not isinstance(op, (Reduce, Copy))
+            ]
+            reduced, copied = reduced_and_copied(step)
+            local[row + REDUCED] += reduced
+            local[row + COPIED] += copied
+    at, peers, blocks = np.array(messages, int).reshape(-1, 3).T
+    return _Ops(at, peers, blocks, np.array(local, float))
 
 
 def reduced_and_copied(step: Step) -> tuple[int, int]:
@@ -247,12 +288,11 @@ def _ends_alike(node: tuple[int, ...], other: tuple[int, ...], tables: dict[int,
     return len(node) == len(other) and all(np.array_equal(tables[rank], tables[mate]) for rank, mate in ends)
 
 
-def _sharing(schedule: Schedule, mates: tuple[int, ...], home: dict[int, int], tables: dict[int, np.ndarray]) -> float:
+def _sharing(mates: tuple[int, ...], tables: dict[int, np.ndarray]) -> float:
     """Return how many ranks of a node use its link as much as the busiest one, step by step; at least 1."""
     if len(mates) == 1:
         return 1.0
     some = sorted({mates[round(i * (len(mates) - 1) / (MATES - 1))] for i in range(MATES)})
-    _add_tables(schedule, some, home, tables)
     far = [tables[mate][:, [FAR_SENT, FAR_RECEIVED]] for mate in some]
     loads = np.zeros((len(far), max(map(len, far)), 2))
     for load, own in zip(loads, far, strict=True):

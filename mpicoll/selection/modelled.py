@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cost.model import WHOLE, cost, crowded_cost
 from ..cost.network import Network, two_level
-from ..cost.profile import load, profile
+from ..cost.profile import WHOLE_UP_TO, Profile, load, partial_profiles, profile
 from ..errors import MpicollError
+from ..garbage import collection_off
 from ..plans.plan import WINDOW
+from ..schedules.claims import AT_MOST
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
+from ..schedules.nested import Of
 from ..schedules.parameters import Groups
-from ..schedules.registry import Algorithm, exact_algorithms, find, parse_spec
+from ..schedules.registry import Algorithm, Chosen, exact_algorithms, find, parse_spec
 from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule, forced_rules, rules
 
 SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
@@ -53,7 +56,7 @@ def modelled_rules(
     """
     if collective in UNKNOWN_TO_ALL:
         return RULES[collective]
-    lines = costs(network, collective, p, commutative, nodes, SIZES, forced)
+    lines = costs(network, collective, p, commutative, nodes, SIZES, forced, fastest=True)
     times = np.array([us for *_, us in lines])
     least = times.min(axis=0)
     prefers_usual = network.rough and not is_crowded(network, nodes)
@@ -93,6 +96,7 @@ def _usual(
     ]
 
 
+@collection_off()  # there may be millions of objects, none of them garbage
 def costs(
     network: Network,
     collective: str,
@@ -101,25 +105,90 @@ def costs(
     nodes: Partition | None,
     sizes: np.ndarray,
     forced: str = "",
+    fastest: bool = False,
 ) -> list[tuple[str, int | None, int, np.ndarray]]:
     """Return (algorithm, chunk_bytes, window, µs for every size) of all that may serve; infinite for too much scratch.
 
     Of a chunk that cuts no block at any size there is none. forced: the only algorithm, whatever scratch it takes.
+    fastest: leave out algorithms that are the fastest at no size, which saves most of their profiles.
     """
-    lines: list[tuple[str, int | None, int, np.ndarray]] = []
-    base, n = base_collective(collective), np.tile(sizes, len(CHUNKS))
-    chunk_bytes, windows = (np.repeat(column, len(sizes)) for column in zip(*CHUNKS))
-    for spec in (forced,) if forced else candidates(collective, p, commutative, nodes):
-        block = profile(base, spec, p, nodes, commutative).block
-        us = model_us(network, base, spec, p, commutative, nodes, n, chunk_bytes, windows)
-        if not forced:
-            us[_scratch(base, spec, p, nodes) * n > MOST_SCRATCH * n + FREE_SCRATCH] = np.inf
-        for (chunk, window), times in zip(CHUNKS, us.reshape(len(CHUNKS), -1)):
-            if chunk == WHOLE:
-                lines.append((spec, None, window, times))
-            elif block * sizes[-1] > chunk:
-                lines.append((spec, int(chunk), window, times))
-    return lines
+    base = base_collective(collective)
+    specs = [forced] if forced else candidates(collective, p, commutative, nodes)
+    if not forced and nodes is not None and len(nodes) == p:
+        nodes = None  # every rank has a node; no candidate groups them, so that costs are the same
+    grows = fastest and not is_crowded(network, nodes)
+
+    def stages(spec: str) -> Iterator[tuple[float, np.ndarray]]:
+        """Yield the share of the largest block, and µs that the algorithm takes at least, then those that it takes."""
+        case = base, spec, p, nodes, commutative
+        if grows and p > WHOLE_UP_TO:
+            yield 0.0, _at_least(network, base, spec, p, nodes, sizes)
+        for steps in partial_profiles(*case) if grows else [profile(*case)]:
+            yield steps.block, _of_chunks(partial(_us, network, steps, *case), steps.block, sizes)
+
+    rest = {spec: stages(spec) for spec in specs}
+    looked_at = {spec: next(own) for spec, own in rest.items()}
+    left = {spec: float(np.log1p(us.min(axis=0)).sum()) for spec, (_, us) in looked_at.items()}
+    least = np.full(len(sizes), np.inf)
+    while left:
+        spec = min(left, key=left.__getitem__)
+        us = looked_at[spec][1]
+        if fastest and (us > least).all():
+            del left[spec], looked_at[spec]
+        elif following := next(rest[spec], None):
+            looked_at[spec] = following
+            left[spec] = float(np.log1p(following[1].min(axis=0)).sum())
+        else:
+            del left[spec]
+            if not forced:
+                us[:, _scratch(base, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH] = np.inf
+            least = np.minimum(least, us.min(axis=0))
+    return [
+        (spec, None if chunk == WHOLE else int(chunk), window, times)
+        for spec, (block, us) in looked_at.items()
+        for (chunk, window), times in zip(CHUNKS, us)
+        if chunk == WHOLE or block * sizes[-1] > chunk
+    ]
+
+
+def _at_least(
+    network: Network, collective: str, spec: str, p: int, nodes: Partition | None, sizes: np.ndarray
+) -> np.ndarray:
+    """Return µs that an algorithm takes at least by the formulas of its docstring, for every size, shape (1, sizes).
+
+    If s steps combine what p ranks have, or spread it to them, a rank has p^(1/s) - 1 messages in one of them. p ranks
+    reduce p - 1 vectors together. MARGIN is taken off, since the busiest rank may be none of those in a profile.
+    """
+    entry, parameters = parse_spec(collective, spec)
+    resolved, claims = entry.resolve(p, nodes, **dict(parameters)), entry.claims
+    if any(isinstance(value, Chosen) for value in resolved.values()):  # formulas of parts take as long as a profile
+        return np.zeros((1, len(sizes)))
+    levels = [network.links] if nodes is None else [network.node, network.links]
+    steps = float(claims.evaluate(claims.steps, p, 1, **resolved))
+    upper = claims.bytes_per_rank.startswith(AT_MOST)
+    moved = 0.0 if upper else float(claims.evaluate(claims.bytes_per_rank, p, 1, **resolved))
+    rate = max(level.ports * max(level.rate, level.short_rate) for level in levels)
+    latency, gap = (min(getattr(level, name) for level in levels) for name in ("latency", "gap"))
+    at_once = max(0.0, p ** (1 / steps) - 1 - len(levels))
+    reduced = (p - 1) / p if entry.collective.reduces and not upper else 0.0
+    bytes_us: np.ndarray = sizes * (moved / rate + reduced / network.fold_rate)
+    bound: np.ndarray = (steps * latency + at_once * gap + bytes_us[None]) / MARGIN
+    return bound
+
+
+def _of_chunks(us: Callable[..., np.ndarray], block: float, sizes: np.ndarray) -> np.ndarray:
+    """Return the µs for each of CHUNKS and every size; those that cut no block take as long as whole blocks."""
+    chunk_bytes, windows = map(np.array, zip(*CHUNKS))
+    cut = block * sizes > chunk_bytes[:, None]
+    chunk, size = np.nonzero(cut)
+    times = us(
+        np.append(sizes, sizes[size]),
+        np.append(np.full(len(sizes), WHOLE), chunk_bytes[chunk]),
+        np.append(np.ones(len(sizes), int), windows[chunk]),
+    )
+    every = np.tile(times[: len(sizes)], (len(CHUNKS), 1))
+    every[cut] = times[len(sizes) :]
+    return every
 
 
 def ranking(lines: Sequence[tuple[str, int | None, int, np.ndarray]], at: int) -> list[tuple[float, str]]:
@@ -142,8 +211,24 @@ def model_us(
     window: ArrayLike = 1,
 ) -> np.ndarray:
     """Return the µs that the model gives an algorithm for calls of nbytes; see `cost`, for topologies `two_level`."""
+    case = collective, spec, p, nodes, commutative
+    return _us(network, profile(*case), *case, nbytes, chunk_bytes, window)
+
+
+def _us(
+    network: Network,
+    steps: Profile,
+    collective: str,
+    spec: str,
+    p: int,
+    nodes: Partition | None,
+    commutative: bool,
+    nbytes: ArrayLike,
+    chunk_bytes: ArrayLike,
+    window: ArrayLike,
+) -> np.ndarray:
+    """Return the same for an algorithm of this profile."""
     network = two_level(network, p if nodes is None else len(nodes))
-    steps = profile(collective, spec, p, nodes, commutative)
     if nodes is None or not is_crowded(network, nodes):
         return cost(steps, network, nbytes, chunk_bytes, window)
     work, most = load(collective, spec, p, nodes, commutative), max(map(len, nodes))
@@ -179,12 +264,16 @@ def _serves(collective: str, spec: str, p: int, commutative: bool, nodes: Partit
     """Return whether an algorithm suits these ranks; one that groups them by nodes does where nodes have several."""
     try:
         entry, parameters = parse_spec(collective, spec)
+        kinds = {name: parameter.kind for name, parameter in entry.parameters.items()}
+        if any(isinstance(kind, Groups) for kind in kinds.values()) and (nodes is None or not 1 < len(nodes) < p):
+            return False
+        for name, value in parameters:
+            if isinstance(kind := kinds[name], Of):
+                parse_spec(kind.collective, value)  # before resolve, whose error takes long to word
         entry.resolve(p, nodes, **dict(parameters))
-        ordered = commutative or entry.keeps_order(p, nodes, **dict(parameters))
+        return commutative or entry.keeps_order(p, nodes, **dict(parameters))
     except MpicollError:
         return False
-    grouped = any(isinstance(parameter.kind, Groups) for parameter in entry.parameters.values())
-    return ordered and (not grouped or (nodes is not None and 1 < len(nodes) < p))
 
 
 def _scratch(collective: str, spec: str, p: int, nodes: Partition | None) -> float:

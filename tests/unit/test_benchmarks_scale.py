@@ -9,8 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from mpicoll.benchmarks import scale
+from mpicoll.cost.network import network
 from mpicoll.plans.lowering import lower
+from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.schedule import schedule
+from mpicoll.selection.modelled import modelled_rules
 
 
 def run(*words):
@@ -30,6 +33,20 @@ def test_plans_and_starts(tmp_path):
     assert "alltoall bruck(k=4)" in (tmp_path / "scale.svg").read_text()
     assert start["comm_seconds"] > start["first_seconds"] > 0 and start["private_mib"] > 1 and start["modules"] > 50
     assert "one rank's plan" in done.output and "starting, the median of 1" in done.output
+
+
+def test_rules(tmp_path):
+    path = tmp_path / "scale.jsonl"
+    words = ["--ranks", "2,8", "--algorithms", "", "--starts", "0", "--rules", "1,4", "--network", "fugaku"]
+    done = run(*words, "--json", str(path))
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    shapes = [(x["ranks"], x["ranks_per_node"]) for x in rows if x["collective"] == "bcast"]
+    assert shapes == [(2, 1), (8, 1), (8, 4)]  # two ranks fill no node of four
+    net, nodes = network("fugaku"), by_blocks(8, 4)
+    wanted = {name: len(modelled_rules(net, name, 8, True, nodes)) for name in ("bcast", "scan")}
+    assert wanted.items() <= {x["collective"]: x["rules"] for x in rows[-len(rows) // 3 :]}.items()
+    assert all(x["seconds"] > 0 for x in rows) and "8 by 4" in done.output
 
 
 def instructions(work):
@@ -77,6 +94,8 @@ def test_layers_of_others_take_no_time():
     (["--algorithms", "ring"], "it needs a collective and an algorithm of it"),
     (["--algorithms", "bcast hop"], "no bcast algorithm is called 'hop'"),
     (["--bytes", "much"], "much"),
+    (["--rules", "0"], "--rules"),
+    (["--network", "nowhere"], "presets are"),
 ])
 def test_words_that_make_no_sense(words, message):
     done = run(*words, "--starts", "0")

@@ -16,7 +16,7 @@ from mpicoll.cost import profile as profiles
 from mpicoll.cost.model import WHOLE, cost
 from mpicoll.cost.network import Level, Network, network, parse, presets
 from mpicoll.cost.placement import place
-from mpicoll.cost.profile import FAR_SENDS, SENDS, load, profile
+from mpicoll.cost.profile import FAR_SENDS, SENDS, load, partial_profiles, profile
 from mpicoll.errors import ArgumentError, PreconditionError
 from mpicoll.schedules import registry
 from mpicoll.schedules.collectives import COLLECTIVES, base_collective
@@ -203,6 +203,21 @@ def test_nodes_whose_ranks_take_the_same_steps_share_their_links_alike(monkeypat
     monkeypatch.setattr(profiles, "_ends_alike", lambda *_: False)
     for spec, sharing in zip(specs, quick, strict=True):
         assert sharing == steps(collective, spec, p, nodes).sharing, spec
+
+
+@pytest.mark.parametrize(("p", "size"), [(2, 1), (13, 1), (64, 8), (60, 7), (300, 1), (512, 64)])
+@pytest.mark.parametrize("collective", sorted({*RULES} - {*UNKNOWN_TO_ALL}))
+def test_algorithms_that_are_left_out_are_the_fastest_at_no_size(collective, p, size):
+    """A profile of fewer ranks costs at most as much, so that stopping there leaves out no choice."""
+    net, nodes = network("infiniband"), by_blocks(p, size)
+    every, few = ({line[:3]: line[3] for line in costs(net, collective, p, True, nodes, SIZES, fastest=fastest)}
+                  for fastest in (False, True))
+    least = np.min([*every.values()], axis=0)
+    assert [*few] == [how for how in every if how in few] and all((us == every[how]).all() for how, us in few.items())
+    assert all((us > least).all() for how, us in every.items() if how not in few)
+    for spec in {spec for spec, *_ in every}:
+        partial = [cost(steps, net, SIZES) for steps in partial_profiles(collective.rstrip("v"), spec, p, nodes)]
+        assert all((us <= partial[-1] * (1 + 1e-12)).all() for us in partial), spec
 
 
 # -- more ranks on a node than it has processors -------------------------------------------------------------

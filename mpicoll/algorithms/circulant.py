@@ -200,6 +200,20 @@ def arrivals(p: int, rank: int, segments: int) -> dict[int, int]:
     return out
 
 
+@lru_cache(maxsize=8)
+def all_arrivals(p: int, segments: int) -> list[list[tuple[int, int]]]:
+    """Return for each round the (rank, segment) of all ranks that get one in a broadcast from rank 0.
+
+    >>> all_arrivals(5, 2)
+    [[(3, 0)], [(1, 1), (4, 0)], [(1, 0), (2, 1)], [(2, 0), (3, 1), (4, 1)]]
+    """
+    rounds: list[list[tuple[int, int]]] = [[] for _ in turns(p, segments)]
+    for rank in range(1, p):
+        for i, segment in arrivals(p, rank, segments).items():
+            rounds[i].append((rank, segment))
+    return rounds
+
+
 @algorithm(
     "reduce",
     name="circulant",
@@ -265,15 +279,11 @@ def reduce_scatter_segments(p: int, rank: int, *, segments: Fanout = 8) -> Steps
     >>> [len(step[0].blocks) for step in reduce_scatter_segments(5, 0, segments=2)[0]]
     [3, 2, 2, 1]
     """
-    ascending = skips(p)[::-1]
+    ascending, arriving = skips(p)[::-1], all_arrivals(p, segments)
     for i, (turn, _) in reversed(list(enumerate(turns(p, segments)))):
         to, back = (rank - ascending[turn]) % p, (rank + ascending[turn]) % p
         mine, theirs = (
-            tuple(
-                root * segments + segment
-                for root in range(p)
-                if (segment := arrivals(p, (holder - root) % p, segments).get(i)) is not None
-            )
+            tuple((holder - distance) % p * segments + segment for distance, segment in arriving[i])
             for holder in (rank, back)
         )
         sends = [Send(to, mine)] if mine else []

@@ -243,13 +243,14 @@ def is_crowded(network: Network, nodes: Partition | None) -> bool:
 def candidates(collective: str, p: int, commutative: bool, nodes: Partition | None) -> list[str]:
     """Return the algorithms that may serve, some with several parameters.
 
-    They are mpicoll's own: one that a program registers may not be there on every rank when a choice is made.
+    They are mpicoll's own: one that a program registers may not be there on every rank when a choice is made. Those that
+    cut ranks' shares are left out: with equal shares, which the model assumes, they send the same bytes in more rounds.
     """
     base = base_collective(collective)
     specs = [
         spec
         for name in exact_algorithms(base)
-        if is_own(find(base, name))
+        if is_own(find(base, name)) and not find(base, name).cuts_shares
         for spec in (name, *(f"{name}({words})" for words in VARIANTS.get(name, ())))
     ]
     return [spec for spec in specs if _serves(base, spec, p, commutative, nodes)]

@@ -243,8 +243,9 @@ def is_crowded(network: Network, nodes: Partition | None) -> bool:
 def candidates(collective: str, p: int, commutative: bool, nodes: Partition | None) -> list[str]:
     """Return the algorithms that may serve, some with several parameters.
 
-    They are mpicoll's own: one that a program registers may not be there on every rank when a choice is made. Those that
-    cut ranks' shares are left out: with equal shares, which the model assumes, they send the same bytes in more rounds.
+    They are mpicoll's own: one that a program registers may not be there on every rank when a choice is made. Those
+    that cut ranks' shares are left out: with equal shares, as the model has them, they take more rounds for the same
+    bytes.
     """
     base = base_collective(collective)
     specs = [

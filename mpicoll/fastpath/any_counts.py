@@ -52,9 +52,9 @@ class AnyCounts:
         self.words = np.zeros(WORDS + 2 * rebind.ARRAYS, np.int64)
         schedule, template = prepare.template_of_any_counts(state, call)
         self._set_sides(sides)
-        if isinstance(call.counts, Shares) and schedule.parts > 1:
-            raise UnknownCounts("the algorithm cuts the blocks of the vector form in parts")
         if isinstance(call.counts, Shares):
+            if schedule.parts > 1:
+                raise UnknownCounts("the algorithm cuts ranks' shares in parts")
             numbers = self._set_vectors(schedule, state.rank, call.counts, sides, details)
         else:
             numbers = self._set_equal(schedule, call.counts * call.unit, template, sides, details)

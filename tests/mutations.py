@@ -141,8 +141,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/engines/compiled.py",
-        "rows[r, 1] + rows[r, PEER_STRIDE] * turn,",
-        "rows[r, 1],",
+        "peer = rows[r, 1] + rows[r, PEER_STRIDE] * turn\n",
+        "peer = rows[r, 1]\n",
         "mpi/test_loops.py",
     ),
     Mutation(

@@ -118,7 +118,7 @@ class Interrupts:
 @pytest.mark.parametrize("where", ["after", "record"])
 def test_an_interrupted_end_gives_back_once(where):
     returned, interrupted = [], Interrupts()
-    state = SimpleNamespace(next_sequence=lambda: 1, traces=[], scratch=SimpleNamespace(give_back=returned.append))
+    state = SimpleNamespace(next_sequence=lambda: 1, sinks=[], scratch=SimpleNamespace(give_back=returned.append))
     prepared = SimpleNamespace(give_back=returned.append, choice=None)
     under_way = ActiveCall(state, SimpleNamespace(operator=None, prepared=prepared, began=0.0, form="blocking"), 1)
     under_way.execution = "execution"

@@ -57,7 +57,7 @@ def bare(p, rank, *, width=1): ...
         ("broadcast", star, {}, UnknownAlgorithm, "did you mean 'bcast'"),
         ("bcast", kindless, {}, ValueError, "^the parameter width of bcast kindless has no kind; annotate it"),
         ("bcast", bare, {}, ValueError, "^the parameter width of bcast bare has no kind; annotate it"),
-        ("allgather", star, {"blocks": 3}, ValueError, "^allgather star declares blocks, and allgather has those"),
+        ("gather", star, {"blocks": 3}, ValueError, "^gather star declares blocks, and gather has those"),
     ],
 )
 def test_refused_algorithms_are_not_registered(registry, collective, body, declared, error, message):

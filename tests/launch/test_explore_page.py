@@ -49,7 +49,7 @@ def wanted() -> list:
     chosen = list(choose.schedules(choose.wanted(), (3, 5)))
     chosen += choose.schedules(choose.wanted(["allreduce"], ["ring", "parameter_server", "halving_doubling"]), (8, 13))
     tours = [key for tour in PRESETS for key in (tour.left, tour.right) if key]
-    return chosen + choose.missing(tours, chosen, (5, 8, 13))
+    return chosen + choose.missing(tours, chosen, (5, 8, 13), NODES)
 
 
 @pytest.fixture(scope="module")

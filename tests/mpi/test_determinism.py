@@ -62,14 +62,15 @@ def derived(case, spec, p, rank, code, commutative=True):
     trees = trees_of(case.collective, spec, p, case.root, commutative)
     shared = case.collective == "reduce_scatter"
     vectors = [case.contribution(p, r) for r in range(p)]
-    sizes = [case.n] * p if shared else blocks.sizes(case.n, len(trees.schedule.blocks))
+    parts = trees.schedule.parts if shared else len(trees.schedule.blocks)
+    sizes = blocks.sizes(case.n, parts) * (p if shared else 1)
     at = blocks.offsets(sizes)
     add = operation(case.operator or "SUM")
-    parts = [
+    results = [
         trees.forest.evaluate(trees.tree(rank, b), add, [x[at[b] : at[b] + sizes[b]] for x in vectors])
         for b in trees.schedule.ends(rank)
     ]
-    return np.concatenate(parts) if parts else None         # rank 0 of an exscan keeps what was there
+    return np.concatenate(results) if results else None     # rank 0 of an exscan keeps what was there
 
 
 def same(got, expected):

@@ -137,7 +137,7 @@ def test_failed_calls_keep_no_buffer(comm, monkeypatch, form, why):
     try:
         with cases.Checks() as checks, monkeypatch.context() as patch, ours.trace():
             if why == "end":
-                patch.setattr("mpicoll.runtime.comm_state.CommState.record", fail)
+                patch.setattr("mpicoll.diagnostics.sinks.Sinks.append", fail)
             watched = attempt()
             checks.that(watched is not None, "it did not fail")
             checks.that(watched and all(x() is None for x in watched), why, [x() is None for x in watched or ()])

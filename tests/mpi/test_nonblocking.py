@@ -322,7 +322,7 @@ def break_off(*arguments):
 def test_an_error_on_the_way_surfaces_when_it_completes(ours, monkeypatch, how):
     """Raise an error of an operation's last stage in Wait; the next call works."""
     with monkeypatch.context() as patch, ours.trace():
-        patch.setattr("mpicoll.runtime.comm_state.CommState.record", break_off)
+        patch.setattr("mpicoll.diagnostics.sinks.Sinks.append", break_off)
         second = ours.Iallreduce(np.zeros(3), np.zeros(3))
         until = time.monotonic() + 20
         while not second._operation.done and time.monotonic() < until:

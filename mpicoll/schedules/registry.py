@@ -35,6 +35,7 @@ class Algorithm:
       parameters) that returns layers (see combinators.Stack).
     - share: how many blocks the vector has, or each rank's share of it, as a function of p and the parameters: what the
       decorator takes as `blocks`. Other collectives (see Collective.is_divisible) have theirs by definition.
+    - cuts_shares: whether its blocks are parts of ranks' shares, so that no other algorithm can run it as a part.
     - strand: the strand in which a block moves, None where there is one.
     - ordered: whether operands are combined in rank order, so that a non-commutative operator gives its right result
       (rooted ones: at root 0); a function of p and the parameters where it depends on them.
@@ -53,6 +54,7 @@ class Algorithm:
     body: Callable[..., Any]
     claims: Claims
     share: Callable[..., int] = lambda p, **_: 1
+    cuts_shares: bool = False
     strand: Callable[[Any], int] | None = None
     ordered: bool | Callable[..., bool] = False
     direct: bool = False
@@ -134,11 +136,6 @@ class Algorithm:
     def blocks(self, p: int, nodes: Partition | None = None, /, **parameters: Any) -> int:
         """Return how many blocks the vector has, or each rank's share of it; 1 where blocks are named otherwise."""
         return self.share(p, **self.resolve(p, nodes, **parameters))
-
-    @property
-    def cuts_shares(self) -> bool:
-        """Return whether its blocks are parts of ranks' shares, so that no other algorithm can run it as a part."""
-        return self.collective.naming == "rank" and self.share(2, **self.resolve(2)) > 1
 
     def keeps_order(self, p: int = 8, nodes: Partition | None = None, /, **parameters: Any) -> bool:
         """Return whether it serves operators that do not commute, on p ranks with these parameters."""
@@ -257,6 +254,7 @@ def algorithm(
             body,
             Claims.parse(f"{collective} {own}", body.__doc__),
             share=share,
+            cuts_shares=blocks != 1 and COLLECTIVES[collective].naming == "rank",
             strand=strand,
             ordered=ordered,
             direct=direct,

@@ -222,6 +222,16 @@ def test_an_algorithm_that_cuts_shares_is_no_part_of_another():
     assert "circulant_segments" not in every("allgather")(4)
 
 
+def test_an_algorithm_that_does_not_serve_two_ranks_may_be_part_of_another(registry):
+    @algorithm("allgather", name="by_threes", requires=Requirement("p by 3", lambda p: p % 3 == 0))
+    @documented
+    def by_threes(p: int, rank: int):
+        return find("allgather", "ring").make(p, {})(rank)
+
+    assert "by_threes" in every("allgather")(3)
+    assert isinstance(resolved(nested.Allgathering, "by_threes"), Chosen)
+
+
 def test_an_algorithm_that_is_not_there():
     """The parameter is named, and what is near."""
     near = refused(nested.Gathering, "lineer")

@@ -96,7 +96,7 @@ MUTATIONS = [
     Mutation(
         "mpicoll/schedules/combinators.py", "if new or not op.blocks else []", "if new else []", "unit/test_combine.py"
     ),
-    Mutation("mpicoll/plans/plan.py", "at[b] - at[b - b % schedule.parts]", "0", "unit/test_spread.py"),
+    Mutation("mpicoll/plans/plan.py", "at[b] - at[b - b % n]", "0", "unit/test_spread.py"),
     Mutation(
         "mpicoll/plans/plan.py",
         "parts.offsets(list(sizes[i * n : (i + 1) * n]))]",

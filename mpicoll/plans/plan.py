@@ -107,7 +107,7 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
     number for all, or a tuple) if blocks are those or parts of them; of one pair in an alltoall; of one edge between
     neighbours. Shares are in bytes, and the only counts that differ from rank to rank.
     """
-    naming, p = schedule.collective.naming, schedule.p
+    naming, p, n = schedule.collective.naming, schedule.p, schedule.parts
     if isinstance(counts, Shares):
         return _layout_of_shares(schedule, counts, in_place, rank)
     if naming == "pair":
@@ -125,11 +125,11 @@ def layout(schedule: Schedule, counts: Counts, itemsize: int, in_place: bool, ra
         lengths = [x * itemsize for x in parts.sizes(counts, len(schedule.blocks))]
     else:
         shares = (counts,) * p if isinstance(counts, int) else counts
-        lengths = [x * itemsize for x in _parts(shares, schedule.parts)]
+        lengths = [x * itemsize for x in _parts(shares, n)]
     at = parts.offsets(lengths)
     length_of: Callable[[Any], int] = lengths.__getitem__
     spread: Callable[[Any], int] = at.__getitem__
-    alone: Callable[[Any], int] = lambda b: at[b] - at[b - b % schedule.parts]
+    alone: Callable[[Any], int] = lambda b: at[b] - at[b - b % n]
     return Layout(
         length_of,
         alone if schedule.collective.starts is at_namesake else spread,

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
+from ..cli.group import asking
 from ..cli.placement import placement_option
 from ..cost.model import cost
 from ..cost.network import Level, Network, content, network, presets
@@ -78,14 +79,19 @@ Choose = Callable[[Case, dict[str, float]], str | None]  # of a case and its mea
 
 @click.command(short_help="Slowdown of the choices of auto against the fastest algorithm measured.")
 @click.argument("file", type=click.File(encoding="utf-8"))
+@click.option("--network", "name", help="Choose by this network for every machine: a file, or a preset.")
 @click.option("--fit", is_flag=True, help="Fit a network for each machine, print it, and choose by it.")
 @placement_option
 @click.option("--beside", metavar="A,B", help="Print the time of B over that of A instead, where both were measured.")
-def main(file: Iterable[str], fit: bool, placement: Placement, beside: str | None) -> None:
+def main(file: Iterable[str], name: str | None, fit: bool, placement: Placement, beside: str | None) -> None:
     """Print how much slower the choices of rules and model are than the fastest algorithm measured in FILE.
 
     FILE says how many ranks a node has, and --placement how they were placed.
     """
+    if fit and name:
+        raise click.UsageError("--fit makes a network for each machine, so --network has no use")
+    with asking():
+        one_network = network(name) if name else None
     cases = read(file, placement)
     if beside is not None:
         first, comma, second = beside.partition(",")
@@ -97,22 +103,22 @@ def main(file: Iterable[str], fit: bool, placement: Placement, beside: str | Non
     every: dict[str, list[float]] = defaultdict(list)
     for machine in sorted({case.machine for case in cases}):
         own = {case: times for case, times in cases.items() if case.machine == machine}
-        if not fit and machine not in presets():
+        if not fit and one_network is None and machine not in presets():
             continue
-        net = fitted(machine, own) if fit else network(machine)
+        net = fitted(machine, own) if fit else one_network or network(machine)
         both = [case for case in own if by_rules(case, own[case]) is not None]
-        for name, chosen_cases, choice in (
+        for chooser, chosen_cases, choice in (
             ("rules", both, by_rules),
             ("model", both, by_model(net)),
             ("model", list(own), by_model(net)),
         ):
             ratios = slowdowns(own, chosen_cases, choice)
-            every[f"{name}{'' if chosen_cases is both else ', all cases'}"] += ratios
-            _print(machine, name, ratios)
+            every[f"{chooser}{'' if chosen_cases is both else ', all cases'}"] += ratios
+            _print(machine, chooser, ratios)
         if fit:
             click.echo(json.dumps(content(net)))
-    for name, ratios in every.items():
-        _print("all", name, ratios)
+    for chooser, ratios in every.items():
+        _print("all", chooser, ratios)
 
 
 def _compare(cases: Cases, first: str, second: str) -> None:

@@ -122,7 +122,7 @@ def scatter(p: int, rank: int) -> Strands:
 
 # -- butterflies ----------------------------------------------------------------------------------------------
 
-PROVED = [over(range(1, 18), remap=("yes",)), over((31, 33, 64), remap=("yes",))]
+PROVED = [over((*range(1, 18), 31, 33, 64), remap=("yes",))]
 
 
 def runs(blocks: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -136,13 +136,13 @@ def runs(blocks: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 
 def _ranges(p: int, rank: int) -> Steps:
-    """Yield the power-of-two core with the farthest peer first: what a rank has left are the blocks around its own."""
+    """Yield the power-of-two core with the farthest peer first: a rank keeps the blocks around its own."""
     for step in halving((p,), rank, steps=moves((p,))[::-1]):
         yield [op._replace(blocks=run) for op in step for run in runs(op.blocks)]
 
 
 def _remapped(p: int, rank: int) -> Steps:
-    """Yield the power-of-two core with the nearest peer first, on other ranks' blocks, which go home at the end."""
+    """Yield the power-of-two core with the nearest peer first; each rank reduces the block of another, and sends it."""
     order = places((p,))
     yield from halving((p,), rank, order.__getitem__)
     if order[rank] != rank:
@@ -152,10 +152,10 @@ def _remapped(p: int, rank: int) -> Steps:
 
 @algorithm("reduce_scatter", name="bine", grid=PROVED)
 def reduce_scatter(p: int, rank: int, *, remap: YesOrNo = "no") -> Strands:
-    """Halve with peers … 5, 3, 1, 1 away on both sides by turns: a rank sends blocks next to each other, once round.
+    """Halve with peers … 5, 3, 1, 1 away on both sides by turns: messages are consecutive blocks, 0 after p - 1.
 
-    With remap=yes the nearest peer is the first, which shortens the way of most bytes. Messages are contiguous
-    then since a rank reduces the block of another one, and sends it there in one more step.
+    With remap=yes the nearest peer is the first, so that most bytes take the shortest way. For contiguous messages
+    every rank then reduces the block of another rank, and sends it there in one more step.
 
     Steps: lg(q) + 2 * (p > q) + (remap == "yes") * (q > 2) * (p != q + 1)
     Bytes per rank: at most n / p * (p - 1 + (remap == "yes") * (q > 2) if p == q else 2 * p + q)

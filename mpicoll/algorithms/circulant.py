@@ -4,6 +4,7 @@ The reductions are for operators that commute. From 3 ranks on each of them comb
 each other, so that no choice of sides would keep the order of operands. `butterfly` keeps it.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 
@@ -214,6 +215,18 @@ def all_arrivals(p: int, segments: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
+def broadcasts_reversed(p: int, rank: int, segments: int, blocks: Callable[[int, int], tuple[int, ...]]) -> Steps:
+    """Yield a rank's rounds of broadcasts reversed in time; blocks(rank, i) are what a rank gets in round i."""
+    ascending = skips(p)[::-1]
+    for i, (turn, _) in reversed(list(enumerate(turns(p, segments)))):
+        to, back = (rank - ascending[turn]) % p, (rank + ascending[turn]) % p
+        mine, theirs = blocks(rank, i), blocks(back, i)
+        sends = [Send(to, mine)] if mine else []
+        receives = [RecvReduce(back, theirs, "left")] if theirs else []
+        if sends or receives:
+            yield *sends, *receives
+
+
 @algorithm(
     "reduce",
     name="circulant",
@@ -232,14 +245,12 @@ def reduce(p: int, rank: int, *, segments: Fanout = 8) -> Steps:
     >>> [len(reduce(p, 1, segments=4)[0]) for p in (2, 5, 16)]
     [4, 5, 4]
     """
-    ascending = skips(p)[::-1]
-    for i, (turn, _) in reversed(list(enumerate(turns(p, segments)))):
-        to, back = (rank - ascending[turn]) % p, (rank + ascending[turn]) % p
-        mine, theirs = arrivals(p, rank, segments).get(i), arrivals(p, back, segments).get(i)
-        sends = [] if mine is None else [Send(to, (mine,))]
-        receives = [] if theirs is None else [RecvReduce(back, (theirs,), "left")]
-        if sends or receives:
-            yield *sends, *receives
+
+    def blocks(holder: int, i: int) -> tuple[int, ...]:
+        segment = arrivals(p, holder, segments).get(i)
+        return () if segment is None else (segment,)
+
+    return broadcasts_reversed(p, rank, segments, blocks)
 
 
 @algorithm(
@@ -279,17 +290,12 @@ def reduce_scatter_segments(p: int, rank: int, *, segments: Fanout = 8) -> Steps
     >>> [len(step[0].blocks) for step in reduce_scatter_segments(5, 0, segments=2)[0]]
     [3, 2, 2, 1]
     """
-    ascending, arriving = skips(p)[::-1], all_arrivals(p, segments)
-    for i, (turn, _) in reversed(list(enumerate(turns(p, segments)))):
-        to, back = (rank - ascending[turn]) % p, (rank + ascending[turn]) % p
-        mine, theirs = (
-            tuple((holder - distance) % p * segments + segment for distance, segment in arriving[i])
-            for holder in (rank, back)
-        )
-        sends = [Send(to, mine)] if mine else []
-        receives = [RecvReduce(back, theirs, "left")] if theirs else []
-        if sends or receives:
-            yield *sends, *receives
+    arriving = all_arrivals(p, segments)
+
+    def blocks(holder: int, i: int) -> tuple[int, ...]:
+        return tuple((holder - distance) % p * segments + segment for distance, segment in arriving[i])
+
+    return broadcasts_reversed(p, rank, segments, blocks)
 
 
 @algorithm("allgather", name="circulant_segments", blocks=lambda p, segments: segments, grid=PROVED)

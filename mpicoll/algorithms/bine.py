@@ -18,7 +18,7 @@ from ..schedules.parameters import YesOrNo
 from ..schedules.registry import algorithm
 from . import reduce as reducing
 from . import reduce_scatter as scattering
-from .swing import along, distances, halving, moves, peer, places, reach
+from .swing import distances, halving, moves, peer, peers, places, reach
 
 
 @lru_cache(maxsize=64)
@@ -195,7 +195,7 @@ def _halve_and_gather(p: int, rank: int) -> Strands:
     parts = places((p,))
     up = []
     for i in reversed(range(len(steps))):
-        other, near = along((p,), rank, *steps[i]), reach((p,), 0, steps[:i])
+        other, near = peers((p,), *steps[i])[rank], reach((p,), 0, steps[:i])
         if rank in near or other in near:
             child = other if rank in near else rank
             blocks = tuple(sorted(parts[x] for x in reach((p,), child, steps[i + 1 :])))

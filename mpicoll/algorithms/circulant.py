@@ -121,7 +121,7 @@ def alltoall(p: int, rank: int) -> Steps:
     for skip in skips(p)[1:]:
         moving = [i for i in range(p) if left[i] >= skip]
         sent, received = (
-            tuple(((holder + left[i] - i) % p, (holder + left[i]) % p) for i in moving)
+            tuple([((holder + left[i] - i) % p, (holder + left[i]) % p) for i in moving])
             for holder in (rank, rank - skip)
         )
         yield Send((rank + skip) % p, sent), Recv((rank - skip) % p, received)
@@ -202,16 +202,16 @@ def arrivals(p: int, rank: int, segments: int) -> dict[int, int]:
 
 
 @lru_cache(maxsize=8)
-def all_arrivals(p: int, segments: int) -> list[list[tuple[int, int]]]:
-    """Return for each round the (rank, segment) of all ranks that get one in a broadcast from rank 0.
+def all_arrivals(p: int, segments: int) -> list[list[int]]:
+    """Return for each round the blocks that rank 0 gets when all ranks broadcast at once.
 
     >>> all_arrivals(5, 2)
-    [[(3, 0)], [(1, 1), (4, 0)], [(1, 0), (2, 1)], [(2, 0), (3, 1), (4, 1)]]
+    [[4], [9, 2], [8, 7], [6, 5, 3]]
     """
-    rounds: list[list[tuple[int, int]]] = [[] for _ in turns(p, segments)]
-    for rank in range(1, p):
-        for i, segment in arrivals(p, rank, segments).items():
-            rounds[i].append((rank, segment))
+    rounds: list[list[int]] = [[] for _ in turns(p, segments)]
+    for distance in range(1, p):
+        for i, segment in arrivals(p, distance, segments).items():
+            rounds[i].append((p - distance) * segments + segment)
     return rounds
 
 
@@ -293,7 +293,7 @@ def reduce_scatter_segments(p: int, rank: int, *, segments: Fanout = 8) -> Steps
     arriving = all_arrivals(p, segments)
 
     def blocks(holder: int, i: int) -> tuple[int, ...]:
-        return tuple((holder - distance) % p * segments + segment for distance, segment in arriving[i])
+        return tuple([(block + holder * segments) % (p * segments) for block in arriving[i]])
 
     return broadcasts_reversed(p, rank, segments, blocks)
 

@@ -40,18 +40,19 @@ def moves(dims: Sequence[int]) -> list[tuple[int, int]]:
     return [move for turn in zip_longest(*columns) for move in turn if move]
 
 
-def along(dims: Sequence[int], rank: int, axis: int, distance: int) -> int:
-    """Return the peer at a distance in a dimension, consecutive ranks along the last one.
+@lru_cache
+def peers(dims: tuple[int, ...], axis: int, distance: int) -> Sequence[int]:
+    """Return every rank's peer at a distance in a dimension, consecutive ranks along the last one.
 
-    >>> [along((4, 2), rank, 0, 1) for rank in range(8)]
+    >>> peers((4, 2), 0, 1)
     [2, 3, 0, 1, 6, 7, 4, 5]
     """
     stride, size = prod(dims[axis + 1 :]), dims[axis]
-    place = rank // stride % size
-    return rank + (peer(size, place, distance) - place) * stride
+    places = (rank // stride % size for rank in range(prod(dims)))
+    return [rank + (peer(size, place, distance) - place) * stride for rank, place in enumerate(places)]
 
 
-def reach(dims: Sequence[int], rank: int, steps: Sequence[tuple[int, int]]) -> list[int]:
+def reach(dims: tuple[int, ...], rank: int, steps: Sequence[tuple[int, int]]) -> list[int]:
     """Return the ranks that a rank reaches by these moves, in this order, each taken or not.
 
     >>> reach((8,), 0, [(0, -1), (0, 3)]), reach((8,), 3, [(0, -1), (0, 3)])
@@ -59,12 +60,13 @@ def reach(dims: Sequence[int], rank: int, steps: Sequence[tuple[int, int]]) -> l
     """
     ranks = [rank]
     for move in steps:
-        ranks = [place for start in ranks for place in (start, along(dims, start, *move))]
+        peer_of = peers(dims, *move)
+        ranks = [place for start in ranks for place in (start, peer_of[start])]
     return ranks
 
 
 def halving(
-    dims: Sequence[int],
+    dims: tuple[int, ...],
     rank: int,
     place: Callable[[int], int] = int,
     steps: Sequence[tuple[int, int]] | None = None,
@@ -75,7 +77,7 @@ def halving(
     """
     steps = moves(dims) if steps is None else steps
     for i, move in enumerate(steps):
-        other, rest = along(dims, rank, *move), steps[i + 1 :]
+        other, rest = peers(dims, *move)[rank], steps[i + 1 :]
         sent, kept = (tuple(sorted(map(place, reach(dims, x, rest)))) for x in (other, rank))
         yield Send(other, sent), RecvReduce(other, kept, "left" if other < rank else "right")
 

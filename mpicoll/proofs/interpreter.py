@@ -63,6 +63,7 @@ class Machine:
         spread = case.counts if isinstance(case.counts, Spread) else None
         self.size = spread.of_blocks(schedule).__getitem__ if spread else self.layouts[0].size
         self.segments: list[Pieces] = [[tuple(x) for x in plan.segments.tolist()] for plan in lowered]
+        self.slices = [(plan.slice, plan.slice, plan.slice, plan.code_slice) for plan in lowered]  # by base
         self.rows = [plan.rows.tolist() for plan in lowered]
         self.steps = [plan.steps.tolist() for plan in lowered]
         self.places = {schedule.collective.content(block): i for i, block in enumerate(schedule.blocks)}
@@ -147,7 +148,7 @@ class Machine:
         if plan.lanes == 1:
             return segments
         scratch, onward = lane.slot * plan.lane_scratch, lane.lane * plan.slice
-        slices = plan.slice, plan.slice, plan.slice, plan.code_slice
+        slices = self.slices[lane.rank]
         return [
             (
                 base,

@@ -327,9 +327,14 @@ class SymbolicExecution:
     def _reduce_message(self, line: _Line, k: int, op: RecvReduce) -> bool:
         """Reduce the blocks of a message. Return False if one of them cannot be, and change nothing then."""
         held, received = self.trace.memory[line.rank][op.buffer], line.taken[k]
+        results: list[Value] = []
+        earlier: tuple[Value, Value] | None = None
         try:
-            own = list(map(held.__getitem__, op.blocks))
-            results = list(map(self._combine, *((received, own) if op.side == "left" else (own, received))))
+            own = map(held.__getitem__, op.blocks)
+            for pair in zip(received, own) if op.side == "left" else zip(own, received):
+                if pair != earlier:  # neighbours mostly hold the same
+                    earlier, result = pair, self._combine(*pair)
+                results.append(result)
         except (KeyError, ValueError):
             return False
         held.update(zip(op.blocks, results, strict=True))

@@ -98,7 +98,7 @@ class Schedule:
             return graph
         return self.collective.blocks(self.p, self.algorithm.share(self.p, **self.resolved))
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Return how many blocks a rank's share of the vector is cut in; 1 if blocks are no shares of ranks."""
         return len(self.blocks) // self.p if self.collective.naming == "rank" else 1

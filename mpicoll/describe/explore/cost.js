@@ -31,6 +31,9 @@ explore.Gantt = class {
     }
     for (let rank = 0; rank < p; rank++)
       sheet.append(S("line", { x1: x(rank), x2: x(rank), y1: 24, y2: y(time.us), class: "lifeline" }));
+    (time.calls || []).forEach(([begin, end], rank) => sheet.append(S("rect", { x: x(rank) - 2, y: y(begin), width: 4,
+      height: y(end) - y(begin), class: "inside" }, S("title", {},
+      `rank ${rank} is in the call from ${explore.microseconds(begin)} to ${explore.microseconds(end)}`))));
     for (const [rank, begin, end] of time.computes)
       sheet.append(S("rect", { x: x(rank) - 4, y: y(begin), width: 8, height: Math.max(1, y(end) - y(begin)),
         class: "computes" }, S("title", {}, `rank ${rank} reduces or copies for ${explore.microseconds(end - begin)}`)));

@@ -19,6 +19,7 @@
       p: schedule.p, root: schedule.root, order: schedule.ordered ? "rank" : "any" };
   };
   const entries = keys.map(fieldsOf);
+  explore.measured.expand(data); // after the choices above, which are of the page's own schedules
   const state = { sides: [], step: 0, timer: null, inTime: false }; // in time, a step is a tick of the slider
 
   // -- which schedule ---------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@
         String(button.dataset.keys === state.sides.map((side) => side.key).join("&"))));
     tourWords();
     const shown = state.sides.map((side) => side.key).join("&");
-    if (shown !== state.costsOf) { state.costsOf = shown; costs(); }
+    if (shown !== state.costsOf) { state.costsOf = shown; costs(); measured(); }
     draw();
   }
 
@@ -201,6 +202,7 @@
   $("compare").onclick = () => {
     const [first] = state.sides.map((side) => side.key);
     if (state.sides.length > 1) return show([first], state.step);
+    if (data.schedules[first].beside) return show([first, data.schedules[first].beside], state.step);
     const now = fieldsOf(first), others = entries.filter((entry) => entry.collective === now.collective
         && entry.algorithm !== now.algorithm);
     const best = others.find((entry) => entry.p === now.p && entry.algorithm === "parameter_server")
@@ -233,8 +235,20 @@
 
   // -- tours and links ----------------------------------------------------------------------------------------------
 
+  function measured() {
+    $("measured").hidden = !data.measured;
+    if (data.measured) $("measured").replaceChildren(...explore.measured.panel(data,
+        state.sides.map((side) => side.key), (pair) => { play(false); showInTime(pair); }));
+  }
+
+  function showInTime(wanted) {
+    show(wanted, 0);
+    setMode(true);
+    update();
+  }
+
   function costs() {
-    const keys = state.sides.map((side) => side.key);
+    const keys = state.sides.map((side) => data.schedules[side.key].base ?? side.key);
     $("cost").hidden = !data.clock;
     if (data.clock) $("cost").replaceChildren(E("h3", {}, "Cost over size"),
         ...explore.costs(data, keys, (key) => choose(state.sides[0], key)));
@@ -268,6 +282,7 @@
       else if (us !== null) state.step = 0;
       update();
     }
+    else if (data.measured && !sides.length) showInTime(explore.measured.pairs(data)[0]);
     else show([usual], start);
     if (missing.length) $("words")
         .textContent = `This page has no ${missing.join(" and no ")}; `

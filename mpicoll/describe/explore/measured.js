@@ -77,7 +77,7 @@ explore.measured = {
     const names = ["before the first message", ...call.steps.slice(1, -1).map((_, i) => `step ${i + 1}`),
         "after the last message"];
     const row = ([name, [a, b]]) => E("tr", name === `step ${worst.step}` ? { class: "worst" } : {},
-      E("th", { scope: "row" }, name), ...[us(a), us(b), `${a < b ? "−" : "+"}${us(Math.abs(a - b))}`]
+      E("th", { scope: "row" }, name), ...[us(a), us(b), `${a < b ? "−" : a > b ? "+" : ""}${us(Math.abs(a - b))}`]
         .map((words) => E("td", {}, words)));
     const rows = [...names.map((name, i) => [name, call.steps[i]]), ["the call", call.took]];
     const heads = ["", "measured", "model", "difference"].map((name) => E("th", { scope: "col" }, name));

@@ -159,7 +159,7 @@
       if (us === null) side.picture.draw(side.board, t);
       else side.picture.draw(side.board, t, us, us - longest() / 30);
       if (us === null) side.time.draw(side.spacetime, t);
-      else side.gantt.draw(side.spacetime, Math.min(us, side.schedule.time.us), longest());
+      else side.gantt.draw(side.spacetime, side.schedule.call ? us : Math.min(us, side.schedule.time.us), longest());
       side.numbers.replaceChildren(...explore.panels.numbers(data, side.schedule, t, us));
       side.load.replaceChildren(...explore.panels.load(side.schedule, t, us));
       if (side.details.open) side.table.replaceChildren(explore.panels.table(side.picture, side.schedule, t, us));
@@ -237,6 +237,7 @@
 
   function measured() {
     $("measured").hidden = !data.measured;
+    $("sides").classList.toggle("recorded", state.sides.every((side) => side.schedule.call));
     if (data.measured) $("measured").replaceChildren(...explore.measured.panel(data,
         state.sides.map((side) => side.key), (pair) => { play(false); showInTime(pair); }));
   }

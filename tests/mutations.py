@@ -754,6 +754,24 @@ MUTATIONS = [
         "self._at[lane] - 1] = 0.0",
         "unit/test_explore.py",
     ),
+    Mutation(
+        "mpicoll/describe/explore/measured.py",
+        "complete[(len(complete) - 1) // 2]",
+        "complete[0]",
+        "unit/test_measured.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/recording.py",
+        "times(simulation, names, writes, self.late)",
+        "times(simulation, names, writes)",
+        "unit/test_measured.py",
+    ),
+    Mutation(
+        "mpicoll/describe/explore/recording.py",
+        "min(of_step[k][0], posted)",
+        "posted",
+        "unit/test_measured.py",
+    ),
 ]
 
 

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..describe.explore.choose import MOST_RANKS
+from ..errors import ArgumentError
+from ..garbage import collection_off
 from .group import alone, asking, console
 from .names import Hinting, canonical, split_names
 from .placement import Nodes, places_ranks
+from .recorded import load, merged
+
+if TYPE_CHECKING:
+    from ..describe.explore import choose
+    from ..describe.explore.measured import Measured
+    from ..describe.explore.timing import Clock
+    from ..schedules.schedule import Schedule
+
+    Choice = tuple[choose.Key, Schedule]
 
 RANKS = "2-9,13,16"
 RANGE = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
@@ -33,10 +45,14 @@ class Explore(Hinting):
 @click.option("--network", "net", metavar="NAME", help="Also play in time, on a network's file or a preset.")
 @click.option("--size", default="64K", show_default=True, help="Bytes of the call, in time.")
 @places_ranks
+@click.option(
+    "--measured", metavar="FILE", multiple=True,
+    help="Also lay the calls of a timeline beside the model's; needs --network. Repeat it for more files of the run.",
+)
 @click.option("--title", help="Of the page.")
 def explore(
     output: str, collectives: str | None, algorithms: str | None, ranks: str, net: str | None, size: str,
-    where: Nodes, title: str | None,
+    where: Nodes, measured: Sequence[str], title: str | None,
 ) -> None:  # fmt: skip
     """Write one HTML page that plays algorithms step by step: who holds what, which messages move, what it costs.
 
@@ -44,6 +60,9 @@ def explore(
     both operator orders where the algorithm keeps rank order. Name others: --algorithms "knomial(k=5)".
 
     With --network it also plays in time, as `mpicoll simulate` does, and draws the cost of calls over their size.
+
+    With --measured it shows calls that `mpicoll run --timeline FILE` recorded beside the model's: of all calls of an
+    algorithm, number of ranks and size, the median. What they ran is added to the page.
 
     An algorithm of your own (--load) that the verifier rejects is played up to its fault.
     """
@@ -64,9 +83,34 @@ def explore(
         wanted = list(choose_schedules(algorithms_wanted, numbers, nodes))
         if not wanted:
             raise ValueError(f"no schedule suits p = {ranks}: {choose.reason(algorithms_wanted, numbers[-1])}")
+        beside, clock, wanted = _beside(measured, names, clock, where, wanted)
     with _progress(len(wanted)) as shown:
-        text = page.build(shown(wanted), title or page.TITLE, clock=clock)
+        text = page.build(shown(wanted), title or page.TITLE, clock=clock, measured=beside)
     write(output, text, many(len(wanted), "schedule"))
+
+
+def _beside(
+    files: Sequence[str], collectives: Sequence[str], clock: Clock | None, where: Nodes, wanted: list[Choice]
+) -> tuple[Measured | None, Clock | None, list[Choice]]:
+    """Return the calls of timelines, the clock with their numbers of ranks too, and the schedules that the page gets.
+
+    Raises ValueError for files without a call that fits the page.
+    """
+    from ..describe.explore import measured
+
+    if not files:
+        return None, clock, wanted
+    if clock is None:
+        raise ValueError("--measured lays calls beside the model of a network; add --network with a preset or a file")
+    with collection_off():  # there may be millions of events, none of them garbage
+        timeline = merged([load(file) for file in files])
+        medians, notes = measured.medians(timeline, collectives)
+    nodes = dict(clock.nodes)
+    for p in {call.kind.p for call in medians} - nodes.keys():
+        with suppress(ArgumentError):
+            nodes[p] = where.partition(p)
+    beside, added = measured.lay_beside(timeline, medians, notes, wanted, nodes)
+    return beside, replace(clock, nodes=nodes), [*wanted, *added]
 
 
 def parse_ranks(text: str) -> list[int]:

@@ -13,6 +13,7 @@ import click
 from ..garbage import collection_off
 from .group import alone, asking, console, extra, refuse
 from .other_traces import report_other
+from .recorded import load, merged
 from .sizes import format_size
 from .tables import Table, for_terminal, format_time
 
@@ -54,7 +55,7 @@ def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str 
     forms = [name for name, has in (("--json", as_json), ("--output", output is not None), ("--otf2", otf2)) if has]
     refuse(f"{' and '.join(forms)} are {len(forms)} forms; give one of them" if len(forms) > 1 else "")
     with asking():
-        traces = [_loaded(file) for file in files]
+        traces = [load(file) for file in files]
         ours = [trace.path for trace in traces if read.is_timeline(trace)]
         if 0 < len(ours) < len(traces):
             other = next(trace.path for trace in traces if trace.path not in ours)
@@ -77,29 +78,12 @@ def _write_otf2(traces: Sequence[Trace], folder: str) -> None:
     with extra("--otf2", "pip install 'mpicoll[otf2]'"):
         from ..timeline import otf2_archive
     with asking():
-        recorded = _recorded(traces)
+        recorded = merged(traces)
         try:
             otf2_archive.write(recorded, folder)
         except OSError as error:
             raise click.ClickException(f"cannot write {folder}: {error.strerror}") from None
     click.echo(f"{folder}: an OTF2 archive of {len(recorded.calls):,} calls; open {folder}/traces.otf2")
-
-
-def _loaded(file: str) -> Trace:
-    """Return the events of a file. Raises ValueError."""
-    from ..timeline import read
-
-    try:
-        return read.load(file)
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-
-
-def _recorded(traces: Sequence[Trace]) -> TimelineFile:
-    """Return the timeline that one or more files of a run have. Raises TimelineError."""
-    from ..timeline import merge, read
-
-    return merge.merge([read.timeline_of(trace) for trace in traces])
 
 
 def _report(traces: Sequence[Trace], call: int | None, as_json: bool, output: str | None) -> None:
@@ -108,7 +92,7 @@ def _report(traces: Sequence[Trace], call: int | None, as_json: bool, output: st
     from ..timeline import path, waits
 
     with asking():
-        recorded = _recorded(traces)
+        recorded = merged(traces)
         slowest = waits.slowest(recorded, call)
     steps = recorded.steps.get(slowest[0].key, [])
     links = path.critical_path(slowest, steps)

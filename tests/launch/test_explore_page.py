@@ -9,6 +9,7 @@ import pytest
 from support.browser import DESKTOP, PHONE, Visit
 from unit.mutants import adhoc
 from unit.test_explore import Snapshots, late
+from unit.test_measured import beside, played, saved
 
 from mpicoll.cost.network import network
 from mpicoll.describe.explore import choose, page
@@ -42,6 +43,8 @@ DRAW_ALL = """async (positions) => {
   }
   return wrong;
 }"""
+UNNAMED = """() => [...document.querySelectorAll("button, select, input, svg:not([aria-hidden])")]
+  .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest("label"))).length"""
 
 
 @pytest.fixture(scope="module")
@@ -256,10 +259,114 @@ def test_a_link_to_what_is_not_there_says_so(visit):
 def test_nothing_is_wider_than_the_screen_and_all_is_named(visit, tmp_path):
     page = visit.page
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    unnamed = page.evaluate("""() => [...document.querySelectorAll("button, select, input, svg:not([aria-hidden])")]
-      .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest("label"))).length""")
-    assert unnamed == 0 and page.locator("#words[aria-live=polite]").count() == 1
+    assert page.evaluate(UNNAMED) == 0 and page.locator("#words[aria-live=polite]").count() == 1
     assert len(page.screenshot(path=tmp_path / "page.png")) > 20_000
+
+
+# -- recorded calls ---------------------------------------------------------------------------------------------------
+
+PAIR = "#allreduce/ring/p=5/bytes=40/measured=Call/us=0&allreduce/ring/p=5/bytes=40/model=Call"
+OTHER = "allreduce/halving_doubling/p=6/bytes=4096"
+
+
+@pytest.fixture(scope="module")
+def measured_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with two recorded calls: a ring on 5 ranks whose third step is slow, and one of an algorithm beside it."""
+    folder = tmp_path_factory.mktemp("measured")
+    ring, other = schedule("allreduce", "ring", 5), schedule("allreduce", "halving_doubling", 6)
+    calls = [
+        played(ring, late=20, took=lambda number: 45 if number == 2 else 5),
+        played(other, number=2, begin=900, nbytes=4096),
+        played(ring, number=3, begin=2000, spec=MARKUP),
+    ]
+    present = list(choose.schedules(choose.wanted(["allreduce"], ["ring", "naive"]), (5,)))
+    laid, new = beside(saved(folder / "t.json", *calls), present)
+    clock, file = Clock(network("infiniband"), 1 << 20, NODES), folder / "page.html"
+    file.write_text(page.build([*present, *new], clock=clock, measured=laid), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def measured(browser, measured_page, request):
+    viewport, scheme, link = getattr(request, "param", (DESKTOP, "light", ""))
+    view = Visit(browser, measured_page, viewport, scheme, link)
+    view.page.wait_for_selector(READY)
+    yield view
+    assert view.page.evaluate("explore.failures") == []
+    view.close()
+
+
+def test_a_recorded_call_is_beside_the_models_in_time(measured):
+    """The page opens with it: one time axis and one cursor, the ratio, and the step that differs most."""
+    shown = measured.page
+    assert shown.url.endswith(PAIR) and shown.locator("#mode").get_attribute("aria-pressed") == "true"
+    heads = shown.locator(".side h2").all_inner_texts()
+    assert heads[0].startswith("Measured, call 1, 40 B: allreduce ring") and heads[1].startswith("Model of infiniband")
+    model = shown.evaluate("explore.data.schedules['allreduce/ring/p=5'].measured[0].took[1]")
+    text = shown.locator("#measured").inner_text()
+    assert "Call 1 on ranks [0, 1, 2, 3, 4], the only such call, took 80 µs" in text
+    assert "the last began 20 µs after the first" in text and f"{float(f'{80 / model:.3g}'):g} × the model" in text
+    assert "Step 3 differs most: 45 µs, by the model" in text and shown.locator("img").count() == 0
+    assert shown.locator("#measured li").text_content().startswith(f"Call of 40 B by {MARKUP} on 5 ranks: ")
+    assert step(measured) == "0 µs / 100 µs"
+    shown.locator("#slider").fill("192")
+    assert step(measured) == "80 µs / 100 µs"
+    cursors = [line.get_attribute("y1") for line in shown.locator(".spacetime .now").all()]
+    axes = [svg.locator("text.row").all_text_contents() for svg in shown.locator(".spacetime").all()]
+    assert len(cursors) == 2 and cursors[0] == cursors[1]
+    assert axes[0] == axes[1] == ["0 µs", "25 µs", "50 µs", "75 µs", "100 µs"]
+    moving = "[...document.querySelectorAll('.side')].map((side) => side.querySelectorAll('.board .message').length)"
+    assert shown.evaluate(moving) == [5, 0] and words_of(measured).endswith("ended.")
+    tops = [[card.bounding_box()["y"] for card in shown.locator(kind).all()] for kind in (".timecard", ".boardcard")]
+    assert tops[0][0] == tops[0][1] < tops[1][0] == tops[1][1]
+    first = shown.locator(".spacetime").first
+    assert first.locator(".inside").count() == 5 and shown.locator(".spacetime").last.locator(".inside").count() == 0
+    assert first.locator(".message title").first.text_content().endswith("20 µs to 23 µs")
+
+
+def test_the_steps_of_both_are_a_table(measured):
+    measured.page.locator("summary", has_text="Step by step").click()
+    rows = measured.page.locator("table.steps tbody tr")
+    assert rows.count() == 11 and rows.last.locator("td").first.inner_text() == "80 µs"
+    worst = measured.page.locator("table.steps .worst")
+    assert worst.count() == 1 and worst.locator("th").inner_text() == "step 3"
+    assert worst.locator("td").first.inner_text() == "45 µs" and worst.locator("td").last.inner_text()[0] == "+"
+
+
+def test_recorded_calls_are_chosen_by_keyboard_and_kept_in_the_address(browser, measured, measured_page):
+    shown = measured.page
+    options = shown.locator("#recorded option").all_inner_texts()
+    assert len(options) == 3 and options[2].startswith("Call, 4 KiB, halving_doubling on 6 ranks: ")
+    shown.locator("#recorded").focus()
+    shown.keyboard.press("ArrowDown")
+    shown.wait_for_function("location.hash.includes('halving_doubling')")
+    assert shown.evaluate("document.activeElement.id") == "recorded" and shown.locator(".side").count() == 2
+    shown.locator("#slider").fill("120")
+    again = Visit(browser, measured_page, PHONE, "dark", shown.url[shown.url.index("#"):])
+    again.page.wait_for_selector(READY)
+    assert step(again) == step(measured) and again.page.locator("#recorded").input_value() == f"{OTHER}/measured=Call"
+    assert again.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    again.close()
+
+
+def test_the_two_sides_of_a_recorded_call_go_and_come_back(measured):
+    press, shown = measured.page.keyboard.press, measured.page
+    press("c")
+    assert shown.locator(".side").count() == 1 and "Step 3 differs most" in shown.locator("#measured").inner_text()
+    press("c")
+    assert [head.split()[0] for head in shown.locator(".side h2").all_inner_texts()] == ["Measured,", "Model"]
+    assert shown.locator(".costs .curve").count() == 2 and shown.locator(".costs .curve.side0").count() == 1
+    shown.locator('.side:first-of-type [data-field="algorithm"]').select_option("naive")
+    text = shown.locator("#measured").inner_text()
+    assert "Times of other schedules are the model's, of 1 MiB." in text and "differs most" not in text
+
+
+@pytest.mark.parametrize("measured", [(DESKTOP, "dark", ""), (PHONE, "light", "")], indirect=True)
+def test_all_of_a_measured_page_is_drawn_and_named(measured):
+    evaluate = measured.page.evaluate
+    assert evaluate("document.documentElement.scrollWidth <= innerWidth") and evaluate(UNNAMED) == 0
+    assert evaluate("document.getElementById('recorded').labels[0].textContent").startswith("recorded calls of ")
+    assert evaluate(DRAW_ALL, ["step=2", "us=0", "us=33"]) == []
 
 
 def test_a_fault_is_played(browser, tmp_path):

@@ -82,7 +82,7 @@ def schedules(
             for number, parameters in enumerate(choices):
                 roots = _roots(p) if entry.collective.rooted and (not number or len(choices) == 1) else (0,)
                 for root in roots:
-                    for key, schedule in _orders(entry, p, root, nodes.get(p), parameters):
+                    for key, schedule in orders(entry, p, root, nodes.get(p), parameters):
                         if entry.collective.naming != "edge" or schedule.blocks:
                             yield key, schedule
 
@@ -131,7 +131,7 @@ def _roots(p: int) -> Sequence[int]:
     return range(p) if p <= ALL_ROOTS else (0, p - 1)
 
 
-def _orders(
+def orders(
     entry: Algorithm, p: int, root: int, nodes: Partition | None, parameters: dict[str, Any]
 ) -> Iterator[tuple[Key, Schedule]]:
     """Yield the schedule for any operator order, and that for rank order if the algorithm keeps it."""

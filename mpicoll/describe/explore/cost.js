@@ -4,7 +4,8 @@ explore.TICKS = 240; // positions of the slider, in time
 explore.microseconds = (us) => us >= 1e6 ? `${Number((us / 1e6).toPrecision(3))} s`
   : us >= 1000 ? `${Number((us / 1000).toPrecision(3))} ms` : `${Number(us.toPrecision(3))} µs`;
 
-explore.bytes = (n) => n >= 2 ** 20 ? `${n / 2 ** 20} MiB` : n >= 1024 ? `${n / 1024} KiB` : `${n} B`;
+explore.bytes = (n) => n >= 2 ** 20 ? `${Number((n / 2 ** 20).toPrecision(4))} MiB`
+  : n >= 1024 ? `${Number((n / 1024).toPrecision(4))} KiB` : `${n} B`;
 
 /** The messages that are under way at a time, as explore.messages has those of a step. */
 explore.underWay = (data, schedule, us) => {
@@ -31,6 +32,9 @@ explore.Gantt = class {
     }
     for (let rank = 0; rank < p; rank++)
       sheet.append(S("line", { x1: x(rank), x2: x(rank), y1: 24, y2: y(time.us), class: "lifeline" }));
+    (time.calls || []).forEach(([begin, end], rank) => sheet.append(S("rect", { x: x(rank) - 2, y: y(begin), width: 4,
+      height: y(end) - y(begin), class: "inside" }, S("title", {},
+      `rank ${rank} is in the call from ${explore.microseconds(begin)} to ${explore.microseconds(end)}`))));
     for (const [rank, begin, end] of time.computes)
       sheet.append(S("rect", { x: x(rank) - 4, y: y(begin), width: 8, height: Math.max(1, y(end) - y(begin)),
         class: "computes" }, S("title", {}, `rank ${rank} reduces or copies for ${explore.microseconds(end - begin)}`)));

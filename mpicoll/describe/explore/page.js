@@ -19,6 +19,7 @@
       p: schedule.p, root: schedule.root, order: schedule.ordered ? "rank" : "any" };
   };
   const entries = keys.map(fieldsOf);
+  explore.measured.expand(data); // after the choices above, which are of the page's own schedules
   const state = { sides: [], step: 0, timer: null, inTime: false }; // in time, a step is a tick of the slider
 
   // -- which schedule ---------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@
         String(button.dataset.keys === state.sides.map((side) => side.key).join("&"))));
     tourWords();
     const shown = state.sides.map((side) => side.key).join("&");
-    if (shown !== state.costsOf) { state.costsOf = shown; costs(); }
+    if (shown !== state.costsOf) { state.costsOf = shown; costs(); measured(); }
     draw();
   }
 
@@ -158,7 +159,7 @@
       if (us === null) side.picture.draw(side.board, t);
       else side.picture.draw(side.board, t, us, us - longest() / 30);
       if (us === null) side.time.draw(side.spacetime, t);
-      else side.gantt.draw(side.spacetime, Math.min(us, side.schedule.time.us), longest());
+      else side.gantt.draw(side.spacetime, side.schedule.call ? us : Math.min(us, side.schedule.time.us), longest());
       side.numbers.replaceChildren(...explore.panels.numbers(data, side.schedule, t, us));
       side.load.replaceChildren(...explore.panels.load(side.schedule, t, us));
       if (side.details.open) side.table.replaceChildren(explore.panels.table(side.picture, side.schedule, t, us));
@@ -201,6 +202,7 @@
   $("compare").onclick = () => {
     const [first] = state.sides.map((side) => side.key);
     if (state.sides.length > 1) return show([first], state.step);
+    if (data.schedules[first].beside) return show([first, data.schedules[first].beside], state.step);
     const now = fieldsOf(first), others = entries.filter((entry) => entry.collective === now.collective
         && entry.algorithm !== now.algorithm);
     const best = others.find((entry) => entry.p === now.p && entry.algorithm === "parameter_server")
@@ -233,8 +235,21 @@
 
   // -- tours and links ----------------------------------------------------------------------------------------------
 
+  function measured() {
+    $("measured").hidden = !data.measured;
+    $("sides").classList.toggle("recorded", state.sides.every((side) => side.schedule.call));
+    if (data.measured) $("measured").replaceChildren(...explore.measured.panel(data,
+        state.sides.map((side) => side.key), (pair) => { play(false); showInTime(pair); }));
+  }
+
+  function showInTime(wanted) {
+    show(wanted, 0);
+    setMode(true);
+    update();
+  }
+
   function costs() {
-    const keys = state.sides.map((side) => side.key);
+    const keys = state.sides.map((side) => data.schedules[side.key].base ?? side.key);
     $("cost").hidden = !data.clock;
     if (data.clock) $("cost").replaceChildren(E("h3", {}, "Cost over size"),
         ...explore.costs(data, keys, (key) => choose(state.sides[0], key)));
@@ -268,6 +283,7 @@
       else if (us !== null) state.step = 0;
       update();
     }
+    else if (data.measured && !sides.length) showInTime(explore.measured.pairs(data)[0]);
     else show([usual], start);
     if (missing.length) $("words")
         .textContent = `This page has no ${missing.join(" and no ")}; `

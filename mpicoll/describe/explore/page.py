@@ -12,7 +12,7 @@ import html
 import json
 from collections.abc import Iterable
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._version import __version__
 from ...cost.placement import in_words
@@ -26,25 +26,32 @@ from .record import Record, Words, record
 from .sources import sources
 from .timing import SIZES, Clock
 
-SCRIPTS = ("data.js", "board.js", "spacetime.js", "panels.js", "cost.js", "page.js")
+if TYPE_CHECKING:
+    from .measured import Measured
+
+SCRIPTS = ("data.js", "board.js", "spacetime.js", "panels.js", "cost.js", "measured.js", "page.js")
 MOST_BYTES = 5_000_000
 TITLE = "Collectives, step by step"
 
 
 def build(
-    schedules: Iterable[tuple[Key, Schedule]], title: str = TITLE, *, broken: bool = False, clock: Clock | None = None
-) -> str:
+    schedules: Iterable[tuple[Key, Schedule]], title: str = TITLE, *, broken: bool = False, clock: Clock | None = None,
+    measured: Measured | None = None,
+) -> str:  # fmt: skip
     """Return the page as HTML. Raises ValueError if there is no schedule to show.
 
-    broken: begin with the fault of the first schedule; clock: show times on a network too.
+    broken: begin with the fault of the first schedule; clock: show times on a network too; measured: recorded calls,
+    which need a clock.
     """
-    content = data(schedules, clock)
+    content = data(schedules, clock, measured)
     if not content["schedules"]:
         raise ValueError("no schedule fits these algorithms and numbers of ranks")
     return render({**content, "broken": broken}, title)
 
 
-def data(schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None) -> Record:
+def data(
+    schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None, measured: Measured | None = None
+) -> Record:
     """Return the content of the page, which json.dumps takes."""
     words, entries, algorithms, code = Words(), {}, {}, {}
     for key, schedule in schedules:
@@ -53,7 +60,7 @@ def data(schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None) 
             "spec": key.spec,
             "root": key.root,
             "ordered": key.ordered,
-            **record(schedule, words, clock),
+            **record(schedule, words, clock, measured.recordings.get(str(key), ()) if measured else ()),
         }
         if clock is not None and not (key.root or key.ordered or "fault" in entries[str(key)]):
             entries[str(key)]["curve"] = clock.curve(schedule)
@@ -70,6 +77,7 @@ def data(schedules: Iterable[tuple[Key, Schedule]], clock: Clock | None = None) 
         "words": words.texts,
         "schedules": entries,
         "clock": clock and _clock(clock),
+        "measured": measured and measured.facts(),
         "presets": [preset._asdict() for preset in PRESETS if {preset.left, preset.right} <= {*entries, ""}],
     }
 

@@ -6,10 +6,10 @@ step ended at t or before, in this order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import VerifyError
 from ...proofs.check_schedule import check, expected_value, measured_bytes
@@ -21,6 +21,9 @@ from ...schedules.liveness import Place
 from ...schedules.schedule import Schedule
 from ..picture import Got, Recorder, headline, names, ranks, share
 from .timing import Clock, StepId, times
+
+if TYPE_CHECKING:
+    from .recording import Recording
 
 REDUCED, DONE = 1, 2  # flags of a write
 REDUCES, ENCODED = 1, 2  # flags of a message
@@ -109,10 +112,12 @@ def _doubled(values: list[Value]) -> set[int]:
     return {rank for i, some in enumerate(sets) for other in sets[:i] for rank in some & other}
 
 
-def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Record:
+def record(
+    schedule: Schedule, words: Words, clock: Clock | None = None, recordings: Sequence[Recording] = ()
+) -> Record:
     """Return what the page shows of a schedule; of one that a proof rejects, up to the fault, and the fault.
 
-    clock: what its times are taken from, if the page is to have them.
+    clock: what its times are taken from, if the page is to have them; recordings: measured calls to lay beside it.
     """
     witness = Witness(schedule)
     witness.run()
@@ -136,8 +141,10 @@ def record(schedule: Schedule, words: Words, clock: Clock | None = None) -> Reco
     }
     fault = witness.fault
     if clock is not None and witness.has_ended:
-        steps = [(m.source, m.destination, m.strand) for m in sent]
-        entry["time"] = times(clock.simulate(schedule), steps, [write[-1] for write in written])
+        steps, steps_of_writes = [(m.source, m.destination, m.strand) for m in sent], [write[-1] for write in written]
+        entry["time"] = times(clock.simulate(schedule), steps, steps_of_writes)
+        if recordings:
+            entry["measured"] = [x.beside_model(schedule, clock, sent, steps_of_writes) for x in recordings]
     if schedule.collective.naming == "edge":
         entry["names"] = [names([block]) for block in schedule.blocks]
     if fault.words:

@@ -6,7 +6,7 @@ The times are those of mpicoll/cost/simulation.py, which `mpicoll simulate` and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ...schedules.schedule import Schedule
 
 SIZES = tuple(8 << 2 * i for i in range(11))  # bytes of calls, of the curves: 8 B to 8 MiB
 StepId = tuple[int, int, int]  # rank, strand, step
+Legs = dict[tuple[int, int, int], dict[int, list[Posted]]]  # of a sender, receiver and strand: by chunk
 
 
 class TimedSimulation(Simulation):
@@ -25,7 +26,7 @@ class TimedSimulation(Simulation):
 
     def __init__(self, *arguments: Any) -> None:
         self.step_ends: dict[StepId, float] = {}
-        self.legs: dict[StepId, list[Posted]] = defaultdict(list)  # by sender, receiver, strand
+        self.legs: Legs = defaultdict(lambda: defaultdict(list))
         super().__init__(*arguments, record=True)
 
     def _begin(self, at: float, lane: Lane) -> None:
@@ -35,7 +36,8 @@ class TimedSimulation(Simulation):
         super()._begin(at, lane)
 
     def _leave(self, at: float, message: Posted) -> None:
-        self.legs[message.sender, message.receiver, message.lanes[True][1]].append(message)
+        _, strand, chunk = message.lanes[True]
+        self.legs[message.sender, message.receiver, strand][chunk].append(message)
         super()._leave(at, message)
 
 
@@ -48,9 +50,12 @@ class Clock:
     nodes: Mapping[int, Partition]
     placement: Placement = BLOCK
 
-    def simulate(self, schedule: Schedule) -> TimedSimulation:
-        """Simulate a schedule. Raises ArgumentError for one of too many messages."""
-        return TimedSimulation(schedule, self.network, self.nbytes, self.nodes[schedule.p])
+    def simulate(
+        self, schedule: Schedule, nbytes: int | None = None, chunk_bytes: int | None = None, window: int = 1
+    ) -> TimedSimulation:
+        """Simulate a call of the clock's bytes, or of others. Raises ArgumentError for one of too many messages."""
+        size = self.nbytes if nbytes is None else nbytes
+        return TimedSimulation(schedule, self.network, size, self.nodes[schedule.p], chunk_bytes, window)
 
     def curve(self, schedule: Schedule) -> list[float]:
         """Return the µs of calls of SIZES."""
@@ -66,17 +71,28 @@ def short(us: float) -> float:
     return float(f"{us:.4g}")
 
 
-def times(simulation: TimedSimulation, messages: list[StepId], writes: list[StepId | None]) -> dict[str, Any]:
+def times(
+    simulation: TimedSimulation, messages: Sequence[StepId], writes: Sequence[StepId | None], begin: float = 0.0
+) -> dict[str, Any]:
     """Return when messages leave and arrive, when writes happen, and when ranks reduce, in µs.
 
-    messages: sender, receiver and strand of each, in order; writes: the step of each, None for what is there at first.
+    A message that is cut into chunks leaves with the first of them and arrives with the last.
+
+    messages: sender, receiver and strand of each, in order; writes: the step of each, None for what is there at first;
+    begin: the µs at which the call begins.
     """
-    legs = {name: iter(sent) for name, sent in simulation.legs.items()}
-    legs_in_order = [next(legs[name]) for name in messages]
+
+    def at(us: float) -> float:
+        return short(begin + us)
+
+    chunks_in_order = {name: zip(*by_chunk.values()) for name, by_chunk in simulation.legs.items()}
+    legs_of_messages = [next(chunks_in_order[name]) for name in messages]
     assert simulation.spans is not None
     return {
-        "us": short(simulation.us),
-        "messages": [[short(leg.left), short(leg.arrived)] for leg in legs_in_order],
-        "writes": [0.0 if step is None else short(simulation.step_ends[step]) for step in writes],
-        "computes": [[x.rank, short(x.begin), short(x.end)] for x in simulation.spans if x.what == COMPUTES],
+        "us": at(simulation.us),
+        "messages": [
+            [at(min(leg.left for leg in legs)), at(max(leg.arrived for leg in legs))] for legs in legs_of_messages
+        ],
+        "writes": [0.0 if step is None else at(simulation.step_ends[step]) for step in writes],
+        "computes": [[x.rank, at(x.begin), at(x.end)] for x in simulation.spans if x.what == COMPUTES],
     }

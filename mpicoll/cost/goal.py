@@ -101,7 +101,7 @@ class Goal:
 
     def _bytes(self, op: Send | Recv | RecvReduce) -> int:
         """Return the bytes of a message in a chunk. LogGOPSim computes with bytes - 1, so an empty message has 1."""
-        return max(1, round(len(op.blocks) * self.block))
+        return max(1, round(self.schedule.blocks_moved(op) * self.block))
 
 
 def _tags(step: Step, numbers: Counter[tuple[bool, int]], chunks: int) -> list[int]:

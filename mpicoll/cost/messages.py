@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Messages:
       ops: 2 * message + 1 for the end that sends, 2 * message for the end that receives; shape (ops,).
       messages: the strands that send and receive it, and how many messages of its step are sent before it is, and are
       received before it is; shape (messages, 4).
-    - blocks: how many blocks each message has; shape (messages,).
+    - blocks: the bytes of each message as a multiple of a block's; shape (messages,).
     - local: how many blocks each step reduces, and how many it copies or packs; shape (steps, 2).
     """
 
@@ -62,7 +63,7 @@ def messages_of(schedule: Schedule, folded: bool) -> Messages:
     Raises RuntimeError if messages have no other side.
     """
     p = schedule.p
-    strands, nth, steps, local, peers, blocks, sends = _flattened(schedule, range(1 if folded else p))
+    strands, nth, steps, local, peers, sends, blocks = _flattened(schedule, range(1 if folded else p))
     counts = np.diff(steps)
     strand = np.repeat(np.repeat(np.arange(len(nth)), strands[:, END_STEP] - strands[:, FIRST_STEP]), counts)
     rank, sent = strands[strand, RANK], np.append(0, np.cumsum(sends))
@@ -88,9 +89,10 @@ def _flattened(schedule: Schedule, ranks: Iterable[int]) -> tuple[np.ndarray, ..
     """Return the programs of ranks.
 
     That is strands, their numbers among those of their ranks, the first op of each step, the blocks that steps reduce
-    and copy, and for each op its peer, its blocks, and whether it sends.
+    and copy, and for each op its peer, whether it sends, and its blocks.
     """
-    strands, nth, steps, local, peers, blocks, sends = columns = [array("q") for _ in range(7)]
+    strands, nth, steps, local, peers, sends = integers = [array("q") for _ in range(6)]
+    blocks = array("d")
     for rank in ranks:
         for number, strand in enumerate(schedule.program(rank)):
             nth.append(number)
@@ -101,12 +103,13 @@ def _flattened(schedule: Schedule, ranks: Iterable[int]) -> tuple[np.ndarray, ..
                 for op in step:
                     if not isinstance(op, (Reduce, Copy)):
                         peers.append(op.peer)
-                        blocks.append(len(op.blocks))
+                        blocks.append(schedule.blocks_moved(op))
                         sends.append(isinstance(op, Send))
     steps.append(len(peers))
     widths = (STRAND_COLUMNS,), (), (), (2,), (), (), ()
+    columns: list[array[Any]] = [*integers, blocks]
     return tuple(
-        np.frombuffer(column, np.int64).reshape(-1, *width) if column else np.zeros((0, *width), np.int64)
+        np.frombuffer(column, column.typecode).reshape(-1, *width) if column else np.zeros((0, *width), column.typecode)
         for column, width in zip(columns, widths, strict=True)
     )
 

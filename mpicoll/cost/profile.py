@@ -19,7 +19,7 @@ import numpy as np
 from ..garbage import collection_off
 from ..schedules.collectives import Block
 from ..schedules.grouping import Partition, by_blocks, homes
-from ..schedules.ir import Copy, Recv, RecvReduce, Reduce, Send, Step, Strands
+from ..schedules.ir import Copy, Recv, RecvReduce, Reduce, Send, Step
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule
 
@@ -204,11 +204,11 @@ class _Tables(dict[int, np.ndarray]):
     @cached_property
     def of_first(self) -> _Ops:
         """Return the ops of rank 0, which for a uniform algorithm are those of any rank."""
-        return _ops(self.schedule.program(0))
+        return _ops(self.schedule, 0)
 
     def __missing__(self, rank: int) -> np.ndarray:
         turn = rank if self.schedule.algorithm.uniform else 0
-        ops = self.of_first if turn == rank else _ops(self.schedule.program(rank))
+        ops = self.of_first if turn == rank else _ops(self.schedule, rank)
         far = self.home[(ops.peers + turn) % self.schedule.p] != self.home[rank]
         at, size = ops.at + 2 * far, ops.local.size
         table: np.ndarray = ops.local + np.bincount(at, minlength=size)
@@ -227,21 +227,21 @@ class _Ops(NamedTuple):
     local: np.ndarray
 
 
-def _ops(strands: Strands) -> _Ops:
-    messages: list[tuple[int, int, int]] = []
+def _ops(schedule: Schedule, rank: int) -> _Ops:
+    strands, messages = schedule.program(rank), list[tuple[int, int, float]]()
     local = [0] * (COLUMNS * max(map(len, strands), default=0))
     for strand in strands:
         for row, step in zip(range(0, len(local), COLUMNS), strand):
             messages += [
-                (row + (not isinstance(op, Send)), op.peer, len(op.blocks))
+                (row + (not isinstance(op, Send)), op.peer, schedule.blocks_moved(op))
                 for op in step
                 if not isinstance(op, (Reduce, Copy))
             ]
             reduced, copied = reduced_and_copied(step)
             local[row + REDUCED] += reduced
             local[row + COPIED] += copied
-    at, peers, blocks = np.array(messages, int).reshape(-1, 3).T
-    return _Ops(at, peers, blocks, np.array(local, float))
+    at, peers, blocks = np.array(messages, float).reshape(-1, 3).T
+    return _Ops(at.astype(int), peers.astype(int), blocks, np.array(local, float))
 
 
 def reduced_and_copied(step: Step) -> tuple[int, int]:

@@ -92,7 +92,7 @@ class Simulation:
         record: bool = False,
     ) -> None:
         self.spans: list[Span] | None = [] if record else None
-        self.network, self.p = network, schedule.p
+        self.schedule, self.network, self.p = schedule, network, schedule.p
         self.block, self.lanes = cut(schedule, nbytes, chunk_bytes)
         self.window = window
         self.home = homes(nodes) if nodes is not None else {rank: rank for rank in range(self.p)}
@@ -165,7 +165,7 @@ class Simulation:
         places = [0, 0]
         for op in messages:
             sends = isinstance(op, Send)
-            self._post(at, lane, sends, op.peer, len(op.blocks) * self.block, places[sends])
+            self._post(at, lane, sends, op.peer, self.schedule.blocks_moved(op) * self.block, places[sends])
             places[sends] += 1
         if not messages:
             self._push(at, self._compute, lane)

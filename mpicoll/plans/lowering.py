@@ -11,7 +11,7 @@ import numpy as np
 
 from ..schedules.collectives import Block
 from ..schedules.ir import CODED as CODED_BUFFERS
-from ..schedules.ir import INPUT, REST, VALUE, Copy, Local, Recv, RecvReduce, Reduce, Send, Strand
+from ..schedules.ir import INPUT, REST, VALUE, Copy, Local, Recv, RecvReduce, Reduce, Send, Strand, is_coded
 from ..schedules.liveness import Place, due, last, read, written
 from ..schedules.schedule import Schedule
 from .places import Home, Places, Region, is_apart, segment
@@ -264,8 +264,7 @@ class Lowering:
 
     def _coded(self, op: Recv | RecvReduce) -> Sequence[bool]:
         """Return whether a message contains codes, for each of its blocks."""
-        coded = op.coded if isinstance(op, RecvReduce) else op.buffer in CODED_BUFFERS
-        return [coded] * len(op.blocks)
+        return [is_coded(op)] * len(op.blocks)
 
     def _send(self, op: Send) -> Row:
         homes = [self.homes[op.buffer, block] for block in op.blocks]

@@ -13,7 +13,22 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..errors import VerifyError
 from ..schedules.collectives import Block
-from ..schedules.ir import CODED, INPUT, VALUE, Copy, Loc, Local, Op, Recv, RecvReduce, Reduce, Send, Step, Strand
+from ..schedules.ir import (
+    CODED,
+    INPUT,
+    VALUE,
+    Copy,
+    Loc,
+    Local,
+    Op,
+    Recv,
+    RecvReduce,
+    Reduce,
+    Send,
+    Step,
+    Strand,
+    is_coded,
+)
 from ..schedules.liveness import Place, read, written
 from ..schedules.schedule import Schedule
 from .values import Interval, Value, combine, show
@@ -290,8 +305,8 @@ class SymbolicExecution:
         if blocks != receive.op.blocks:
             expected = f"blocks {receive.op.blocks}"
             self._fail(receiver, receive.op, expected, f"rank {sender.rank} sent blocks {blocks}")
-        coded = _is_coded(send.op)
-        if coded != _is_coded(receive.op):
+        coded = is_coded(send.op)
+        if coded != is_coded(receive.op):
             are = {True: "codes", False: "no codes"}
             self._fail(receiver, receive.op, are[not coded], are[coded])
         start = send.at if send.at > receive.at else receive.at
@@ -387,11 +402,6 @@ def _message(send: _Posted, receive: _Posted, start: int) -> Message:
     reduces = type(receive.op) is RecvReduce
     ends = source.rank, destination.rank, source.strand, receive.step
     return Message(*ends, start, send.op.blocks, send.values, reduces, send.op.buffer)
-
-
-def _is_coded(op: Send | Recv | RecvReduce) -> bool:
-    """Return whether a message carries codes."""
-    return bool(op.blocks) and (op.coded if isinstance(op, RecvReduce) else op.buffer in CODED)
 
 
 def execute(schedule: Schedule) -> Trace:

@@ -86,9 +86,15 @@ class Copy(NamedTuple):
 Local = Reduce | Copy
 Op = Send | Recv | RecvReduce | Local
 _OPS, _LOCAL = frozenset(get_args(Op)), (Reduce, Copy)  # isinstance() is faster with a tuple
+Message = Send | Recv | RecvReduce
 Step = tuple[Op, ...]
 Strand = tuple[Step, ...]
 Steps = Iterable[Op | Sequence[Op]]
+
+
+def is_coded(op: Message) -> bool:
+    """Return whether a message carries codes."""
+    return bool(op.blocks) and (op.coded if isinstance(op, RecvReduce) else op.buffer in CODED)
 
 
 class Strands(tuple[Strand, ...]):

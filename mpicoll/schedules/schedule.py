@@ -13,7 +13,7 @@ from ..errors import MpicollError
 from .collectives import Block
 from .combinators import Stack, forward, parallel, rotate, then
 from .grouping import Partition
-from .ir import Strands
+from .ir import Message, Strands, is_coded
 from .registry import Algorithm, check_order, parse_spec
 
 MOST_RANKS = 1 << 24
@@ -79,6 +79,10 @@ class Schedule:
     def code_share(self) -> Fraction:
         """Return the bytes of codes that stand for a byte, in whole groups; 1 where nothing is encoded."""
         return self.codec.share if self.codec is not None else Fraction(1)
+
+    def blocks_moved(self, op: Message) -> float:
+        """Return the bytes of a message as a multiple of a block's: codes have fewer than the blocks they stand for."""
+        return len(op.blocks) * float(self.code_share) if is_coded(op) else len(op.blocks)
 
     @property
     def blocks_of_n(self) -> int:

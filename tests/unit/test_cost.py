@@ -22,6 +22,7 @@ from mpicoll.schedules import registry
 from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 from mpicoll.schedules.grouping import by_blocks
 from mpicoll.schedules.registry import exact_algorithms, find, parse_spec
+from mpicoll.schedules.schedule import Schedule
 from mpicoll.selection import modelled
 from mpicoll.selection.modelled import ROUGHLY, SIZES, candidates, costs, model_us, modelled_rules
 from mpicoll.selection.rules import RULES, UNKNOWN_TO_ALL, rules
@@ -96,6 +97,7 @@ def test_the_environment_names_it():
 # -- costs, where nothing is shared: the formulas of the docstrings -------------------------------------------
 
 
+INT8 = float(Schedule(find("allgather", "quantized"), 2).code_share)
 FORMULAS = {
     ("allreduce", "ring"): lambda p, n: 2 * (p - 1) * ALPHA + 2 * n * (p - 1) / p / RATE + n * (p - 1) / p / FOLD,
     ("allreduce", "recursive_doubling"): lambda p, n: log2(p) * (ALPHA + n / RATE + n / FOLD),
@@ -104,6 +106,7 @@ FORMULAS = {
     ("bcast", "chain"): lambda p, n: (p - 1) * (ALPHA + n / RATE),
     ("reduce", "chain"): lambda p, n: (p - 1) * (ALPHA + n / RATE + n / FOLD),
     ("allgather", "ring"): lambda p, n: (p - 1) * ALPHA + n * (p - 1) / p / RATE,
+    ("allgather", "quantized"): lambda p, n: (p - 1) * (ALPHA + n / p * INT8 / RATE),
     ("allgather", "bruck"): lambda p, n: log2(p) * ALPHA + n * (p - 1) / p / RATE,
     ("reduce_scatter", "recursive_halving"): lambda p, n: log2(p) * ALPHA + n * (p - 1) / p * (1 / RATE + 1 / FOLD),
     ("alltoall", "pairwise"): lambda p, n: (p - 1) * ALPHA + n * (p - 1) / p / RATE,

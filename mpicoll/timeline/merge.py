@@ -10,10 +10,9 @@ import numpy as np
 
 from ..errors import TimelineError
 from .match import UNMATCHED
-from .read import NUMBER, Key, Part, TimelineFile
+from .read import MOST, NUMBER, Key, Part, TimelineFile
 
 ROUNDING = 0.01  # microseconds by which times in files are rounded at most, and more
-MOST_US = 1e18  # microseconds that a clock may show: more or NaN is of a damaged file
 _TEXTS = "run", "clock", "host"
 
 
@@ -61,7 +60,7 @@ def _place(file: TimelineFile) -> _Place:
     processes = facts.get("processes")
     has_texts = all(type(facts.get(name)) is str for name in _TEXTS)
     origin: Any = facts.get("origin_us")
-    has_origin = type(origin) in NUMBER and abs(origin) < MOST_US
+    has_origin = type(origin) in NUMBER and abs(origin) < MOST
     if not (has_texts and has_origin) or type(processes) is not dict or {*map(type, processes.values())} != {str}:
         raise TimelineError(f"{file.path} does not name its run and its clock; pass it alone, or record it again")
     if not all(facts[name].isprintable() for name in _TEXTS):

@@ -29,6 +29,7 @@ _KEY = itemgetter(*_FACTS)
 _TEXTS: dict[str, Types] = {key: {str} for key in ("collective", "form", "algorithm")}
 _OF_CATEGORY = {MESSAGE: _FACTS, COLLECTIVE: {**_FACTS, **_TEXTS, "bytes": {int}, "exposed_us": NUMBER}}
 _OPTIONAL = ("root", "sent", "received")  # numbers that not every call has
+MOST = 1e18  # microseconds that a clock may show, and more than any count: beyond it, or NaN, a file is damaged
 _OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "messages", "unmatched_messages"}
 
 
@@ -110,7 +111,7 @@ def timeline_of(trace: Trace) -> TimelineFile:
             raise TimelineError(f"{path} has {_named(key)} twice on a rank: it is made of several runs")
     facts = facts if isinstance(facts, dict) else {}
     for name in facts.keys() & _OF_FILE:
-        if type(facts[name]) not in NUMBER:
+        if type(facts[name]) not in NUMBER or not abs(facts[name]) < MOST:
             raise TimelineError(f"{path}: {name} of its otherData is no number")
     program = [part for category in (WAIT, SPAN) for part in _checked(trace, events, category)]
     return TimelineFile(path, calls, steps, program, facts)

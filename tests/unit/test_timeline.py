@@ -198,10 +198,11 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path):
     assert output.count("[/red]<b>") == 2 and "[bold]x (call 1)" in output and output.count("[bold]x") == 3
 
 
+@pytest.mark.parametrize("value", ["2", float("nan"), 10**400])
 @pytest.mark.parametrize("name", ["clock_error_us", "messages"])
-def test_damaged_facts_of_a_file(name, tmp_path):
+def test_damaged_facts_of_a_file(name, value, tmp_path):
     content = trace_events.trace(exchange())
-    content["otherData"][name] = "2"
+    content["otherData"][name] = value
     trace_events.write(content, tmp_path / "t.json")
     result = command.run("timeline", str(tmp_path / "t.json"))
     assert result.exit_code == 2 and f"{name} of its otherData is no number" in result.output

@@ -48,8 +48,8 @@ def peers(dims: tuple[int, ...], axis: int, distance: int) -> Sequence[int]:
     [2, 3, 0, 1, 6, 7, 4, 5]
     """
     stride, size = prod(dims[axis + 1 :]), dims[axis]
-    places = (rank // stride % size for rank in range(prod(dims)))
-    return [rank + (peer(size, place, distance) - place) * stride for rank, place in enumerate(places)]
+    shifts = [(peer(size, place, distance) - place) * stride for place in range(size)]
+    return [rank + shifts[rank // stride % size] for rank in range(prod(dims))]
 
 
 def reach(dims: tuple[int, ...], rank: int, steps: Sequence[tuple[int, int]]) -> list[int]:

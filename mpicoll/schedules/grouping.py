@@ -34,9 +34,12 @@ def within(node: Mapping[int, int] | None, ranks: Sequence[int]) -> Partition | 
     """
     if node is None:
         return None
+    nodes = [node[rank] for rank in ranks]
+    if len(set(nodes)) == 1:
+        return (tuple(range(len(ranks))),)
     shared: dict[int, list[int]] = {}
-    for place, rank in enumerate(ranks):
-        shared.setdefault(node[rank], []).append(place)
+    for place, home in enumerate(nodes):
+        shared.setdefault(home, []).append(place)
     return tuple(map(tuple, shared.values()))
 
 
@@ -64,7 +67,8 @@ def members(ranks: Sequence[int]) -> Callable[[int], tuple[int]]:
     return lambda place: (ranks[place],)
 
 
-def homes(groups: Partition) -> dict[int, int]:
+@lru_cache(maxsize=16)
+def homes(groups: Partition) -> Mapping[int, int]:
     """Return the number of every rank's group.
 
     >>> homes(((0, 2), (1,)))

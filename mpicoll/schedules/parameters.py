@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 from ..compression import codecs
@@ -88,25 +90,36 @@ class Groups(Kind):
         """Return the groups, in the order of their lowest ranks."""
         if value == NODES:
             value = nodes if nodes is not None else STAND_IN
-        if type(value) is int:
-            if value < 1:
-                raise ValueError(f"it must be {self.range}")
-            value = by_blocks(p, value)
+        if type(value) is int and value < 1:
+            raise ValueError(f"it must be {self.range}")
         try:
-            groups = sorted(tuple(sorted(group)) for group in value)
-            ranks = [rank for group in groups for rank in group]
-            wrong = sorted({rank for rank in ranks if not 0 <= rank < p or type(rank) is not int})
+            groups = by_blocks(p, value) if type(value) is int else tuple(sorted(tuple(sorted(g)) for g in value))
+            wrong = {rank for group in groups for rank in group if not 0 <= rank < p or type(rank) is not int}
         except TypeError:
             raise ValueError(f"it must be {self.range}") from None
-        missing, twice = sorted(set(range(p)) - set(ranks)), sorted(r for r, n in Counter(ranks).items() if n > 1)
-        for what, which in (("names", wrong), ("leaves out", missing), ("holds more than once", twice)):
-            if which:
-                raise ValueError(f"each of the ranks 0..{p - 1} must be in one group, and it {what} {spans(which)}")
-        return tuple(group for group in groups if group)
+        if wrong:
+            raise _misplaced(p, "names", wrong)
+        return partition(p, groups)
 
     def turned(self, resolved: Partition, p: int, by: int) -> Partition:
         """Return the same groups under the ranks' new names."""
         return tuple(sorted(tuple(sorted((rank - by) % p for rank in group)) for group in resolved))
+
+
+@lru_cache(maxsize=16)
+def partition(p: int, groups: Partition) -> Partition:
+    """Return groups without the empty ones. Raises ValueError unless each of p ranks is in one."""
+    ranks = [rank for group in groups for rank in group]
+    missing, twice = set(range(p)).difference(ranks), {rank for rank, n in Counter(ranks).items() if n > 1}
+    for what, misplaced in (("leaves out", missing), ("holds more than once", twice)):
+        if misplaced:
+            raise _misplaced(p, what, misplaced)
+    return tuple(group for group in groups if group)
+
+
+def _misplaced(p: int, what: str, ranks: Collection[Any]) -> ValueError:
+    """Return the error of ranks that are not in one group."""
+    return ValueError(f"each of the ranks 0..{p - 1} must be in one group, and it {what} {spans(sorted(ranks))}")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, get_type_hints
@@ -163,7 +163,7 @@ class Chosen:
     nodes: Partition | None = None
 
     @cached_property
-    def node(self) -> dict[int, int] | None:
+    def node(self) -> Mapping[int, int] | None:
         """Return the number of every rank's node."""
         return None if self.nodes is None else homes(self.nodes)
 

@@ -65,11 +65,7 @@ def train(
             positive(option, value)
         if timing and len(names) > 1:
             raise ValueError(f"--time takes one pattern, and {len(names)} are named")
-        for option, file in (("--svg", svg), ("--explore", page)):
-            if timing and file:
-                raise ValueError(f"{option} goes without --time")
-        if page and not Path(page).parent.is_dir():
-            raise ValueError(f"--explore is {page}; its directory does not exist")
+        check_files(timing, svg, page)
     work = Work(load(), text(), np.dtype(dtype), width, batch=batch)
     with ExitStack() as stack:
         one_thread(stack)
@@ -80,6 +76,15 @@ def train(
             for complaint in wrong if world().rank == 0 else ():
                 click.echo(f"FAILED: {complaint}", err=True)
             raise click.exceptions.Exit(WRONG)
+
+
+def check_files(timing: bool, svg: Path | None, page: str | None) -> None:
+    """Raise ValueError for pictures with --time, or for a page in a directory that does not exist."""
+    for option, file in (("--svg", svg), ("--explore", page)):
+        if timing and file:
+            raise ValueError(f"{option} goes without --time")
+    if page and not Path(page).parent.is_dir():
+        raise ValueError(f"--explore is {page}; its directory does not exist")
 
 
 def one_thread(stack: ExitStack) -> None:

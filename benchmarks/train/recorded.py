@@ -40,7 +40,7 @@ def rank_step(timeline: Timeline, account: Account, began: float, ended: float) 
     times, held = zip(*account.watch.history)
     history = list(zip(to_rank_0(np.array(times)).tolist(), held))
     spans = [(span.name, span.began, span.ended) for span in own.spans if span.name in PHASES]
-    return RankStep(own.rank, corrected, spans, history, *to_rank_0(np.array([began, ended])).tolist())
+    return RankStep(own.rank, own.host, corrected, spans, history, *to_rank_0(np.array([began, ended])).tolist())
 
 
 def pair(events: Sequence[Event], calls: Sequence[Call]) -> list[tuple[Event, Call]]:

@@ -55,6 +55,7 @@ class RankStep(NamedTuple):
     """One rank's step: its calls; phases as (name, began, ended); bytes held, by KINDS, from a time on; its times."""
 
     rank: int
+    host: str
     calls: list[Communication]
     phases: list[tuple[str, float, float]]
     held: list[tuple[float, tuple[int, ...]]]
@@ -114,6 +115,7 @@ def step(training: Training, schedules: dict[str, tuple[Key, Schedule]]) -> Reco
                 entry["call"] = call
             entry["parts"].append([own.rank, ms(call.began), ms(call.ended)])
     first_seen = dict.fromkeys(event.key for event, _ in moments if event.category == CALL)
+    hosts = {own.rank: own.host for own in ranks}
     numbers = {key: number for number, key in enumerate(first_seen)}
     return {
         "name": training.name,
@@ -121,7 +123,7 @@ def step(training: Training, schedules: dict[str, tuple[Key, Schedule]]) -> Reco
         "p": len(ranks),
         "kinds": KINDS,
         "whole": list(training.whole),
-        "calls": [_call(calls[key], members[key], schedules) for key in numbers],
+        "calls": [_call(calls[key], members[key], hosts, schedules) for key in numbers],
         "phases": [[name, rank, first, last] for name, rank, first, last in _phases(moments)],
         "moments": [
             [category, edge, numbers[key] if category == CALL else key, max(map(ms, at.values())), sorted(at)]
@@ -194,7 +196,9 @@ def _held(ranks: Sequence[RankStep], moments: Sequence[Moment]) -> Iterator[list
         yield [list(own.held[places[own.rank]][1]) for own in ranks]
 
 
-def _call(entry: Record, members: list[int], schedules: dict[str, tuple[Key, Schedule]]) -> Record:
+def _call(
+    entry: Record, members: list[int], hosts: dict[int, str], schedules: dict[str, tuple[Key, Schedule]]
+) -> Record:
     call: Communication = entry["call"]
     return {
         "name": call.name,
@@ -204,19 +208,25 @@ def _call(entry: Record, members: list[int], schedules: dict[str, tuple[Key, Sch
         "ranks": sorted(members),
         "from": call.root,
         "parts": entry["parts"],
-        "link": _link(call, sorted(members), schedules) if call.collective else "",
+        "link": _link(call, sorted(members), hosts, schedules) if call.collective else "",
     }
 
 
-def _link(call: Communication, members: list[int], schedules: dict[str, tuple[Key, Schedule]]) -> str:
+def _link(
+    call: Communication, members: list[int], hosts: dict[int, str], schedules: dict[str, tuple[Key, Schedule]]
+) -> str:
     """Return the key of the schedule that ran, which it adds; "" for MPI's own collective, which has none."""
     collective = base_collective(call.collective)
+    of_members = [hosts[rank] for rank in members]
+    nodes = tuple(
+        tuple(i for i, other in enumerate(of_members) if other == host) for host in dict.fromkeys(of_members)
+    )
     try:
         entry, parameters = parse_spec(collective, call.algorithm)
         root = members.index(call.root) if call.root in members else 0
         key = Key(collective, spec_of(entry, dict(parameters)), len(members), root)
         if str(key) not in schedules:
-            schedules[str(key)] = key, Schedule(entry, key.p, root, **dict(parameters))
+            schedules[str(key)] = key, Schedule(entry, key.p, root, nodes=nodes, **dict(parameters))
     except MpicollError:
         return ""
     return str(key)

@@ -72,6 +72,11 @@ def test_a_message_is_sent_before_it_is_received_whatever_the_clocks_say():
     ]  # fmt: skip
 
 
+def test_ranks_that_come_to_a_call_at_different_events_share_its_moment():
+    ranks = [of(0, [call(1, 0.5, 0.6)], [("forward", 0.1, 0.2)]), of(1, [call(1, 0.3, 0.6)])]
+    assert words(steps.order(ranks)) == [("begins", "forward", [0]), ("ends", "forward", [0]), ("ends", 1, [0, 1])]
+
+
 def test_calls_that_end_in_another_order_on_each_rank_are_all_there():
     ranks = [of(rank, [call(1, 0.1, 0.5 + 0.2 * rank, blocking=False), call(2, 0.2, 0.6, blocking=False)])
              for rank in (0, 1)]
@@ -111,6 +116,13 @@ def test_memory_is_what_a_rank_held_right_after_its_part():
     assert [held[1][3] for held in step["held"]] == [0, 0, 200, 200, 200, 0, 0, 0, 0, 0, 0]
     assert [held[1][1] for held in step["held"]][3:5] == [0, 800]
     assert [moment[3] for moment in step["moments"]][:3] == [5000.0, 5100.0, 5200.0]
+
+
+def test_a_message_is_what_its_sender_calls_it():
+    received = call(1, 0.2, 0.4, collective=MESSAGE, root=1, blocking=False, moves="")._replace(name="Recv")
+    step, _ = shown([of(0, [received]), of(1, [received._replace(name="Isend", moves="activations")])])
+    (message,) = step["calls"]
+    assert (message["name"], message["moves"], message["from"], message["link"]) == ("Isend", "activations", 1, "")
 
 
 def test_phases_and_calls_have_their_moments():

@@ -11,29 +11,36 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.describe.explore.training import RankStep
+from mpicoll.timeline.timeline import Timeline
 from mpicoll.training import memory
 from mpicoll.training.account import Account, Event
 from mpicoll.training.results import Result
 
 from .patterns import PATTERNS, Step, Work
+from .recorded import rank_step
 
 REST = 0.002  # seconds between two looks at whether rank 0 is done: a rank that spins would take its processor
 
 
 @dataclass
 class Measured:
-    """One rank's record of a pattern: losses, account, when the last step began, and the most bytes held, by kind."""
+    """One rank's record of a pattern: losses, account, when the last step began, and the most bytes held, by kind.
+
+    step: the record of the last step for the page, if run() was to make one.
+    """
 
     losses: list[float]
     account: Account
     began: float = 0.0
     held: dict[str, int] = field(default_factory=dict)
+    step: RankStep | None = None
 
     @property
     def events(self) -> list[Event]:
         """Return the calls of the last step, with times from its begin."""
-        zero = self.began
-        return [Event(e.began - zero, e.waited - zero, e.ended - zero, e.name) for e in self.account.events]
+        zero, events = self.began, self.account.events
+        return [e._replace(began=e.began - zero, waited=e.waited - zero, ended=e.ended - zero) for e in events]
 
     @property
     def history(self) -> list[tuple[float, tuple[int, ...]]]:
@@ -41,8 +48,10 @@ class Measured:
         return [(max(0.0, at - self.began), held) for at, held in self.account.watch.history]
 
 
-def run(world: MPI.Intracomm, name: str, work: Work, steps: int, blocking: bool = False) -> Measured:
-    """Train by a pattern. Collective."""
+def run(
+    world: MPI.Intracomm, name: str, work: Work, steps: int, blocking: bool = False, record: bool = False
+) -> Measured:
+    """Train by a pattern. Collective. record: record the last step for the page."""
     account = Account()
     pattern = PATTERNS[name]
     comm = account.of(mpicoll.Comm(world.Dup()))
@@ -50,10 +59,13 @@ def run(world: MPI.Intracomm, name: str, work: Work, steps: int, blocking: bool 
     step = begin(comm, work)
     measured = Measured([], account)
     for number in range(steps):
+        timeline = Timeline(world) if record and number == steps - 1 else None
         world.Barrier()
         measured.began = time.perf_counter()
         with account.step(), mpicoll.span(f"{name}, step {number}"):
             measured.losses.append(step(number))
+        if timeline is not None:
+            measured.step = rank_step(timeline, account, measured.began, time.perf_counter())
         for kind, peak in account.watch.peak.items():
             measured.held[kind] = max(measured.held.get(kind, 0), peak)
     del step
@@ -93,10 +105,22 @@ def outnumber_cores(world: MPI.Intracomm) -> bool:
     return bool(world.allreduce(more, MPI.LOR))
 
 
-def result(world: MPI.Intracomm, name: str, work: Work, alone: Alone, steps: int) -> tuple[Result, Measured]:
+def whole_bytes(name: str, work: Work, steps: int) -> list[int]:
+    """Return the most bytes of each kind of memory in the last step of a pattern's model on one rank. Local.
+
+    The first pattern with the model trains it: on one rank it holds nothing twice.
+    """
+    first = next(other for other in PATTERNS if PATTERNS[other].model == PATTERNS[name].model)
+    watch = run(MPI.COMM_SELF, first, work, steps).account.watch
+    return [watch.peak[kind] for kind in memory.KINDS]
+
+
+def result(
+    world: MPI.Intracomm, name: str, work: Work, alone: Alone, steps: int, record: bool = False
+) -> tuple[Result, Measured]:
     """Train by a pattern on all ranks and on one, and return what came of it. Collective, the same on every rank."""
     expected_losses = alone.losses(name)
-    measured = run(world, name, work, steps)
+    measured = run(world, name, work, steps, record=record)
     waited = _largest(world, measured.account.waited / steps)
     hidden = None  # not measured either where ranks outnumber cores: there the wait for a core is in both times
     if not outnumber_cores(world) and PATTERNS[name].blocking is not None:
@@ -105,7 +129,7 @@ def result(world: MPI.Intracomm, name: str, work: Work, alone: Alone, steps: int
     losses, account = np.array(measured.losses), measured.account
     differences = np.abs(losses / expected_losses - 1)
     theory = PATTERNS[name].expected(work, world.size)
-    held = [_largest(world, measured.held[kind]) for kind in memory.KINDS]
+    held = [_largest(world, measured.held[kind]) for kind in memory.MODEL]
     root = np.array([account.sent, account.received], float) / steps
     world.Bcast(root)
     return Result(

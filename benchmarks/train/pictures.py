@@ -30,9 +30,9 @@ def held(history: Sequence[tuple[float, tuple[int, ...]]]) -> Any:
     rows = [
         {"ms": 1e3 * at, "kind": kind, "MiB": nbytes / 2**20}
         for at, every in history
-        for kind, nbytes in zip(memory.KINDS, every)
+        for kind, nbytes in zip(memory.MODEL, every)
     ]
-    colour = alt.Color("kind:N", title=None, sort=list(memory.KINDS), scale=alt.Scale(range=list(COLOURS)))
+    colour = alt.Color("kind:N", title=None, sort=list(memory.MODEL), scale=alt.Scale(range=list(COLOURS)))
     area = alt.Chart(alt.InlineData(values=rows), width=480, height=200).mark_area(interpolate="step-after")
     return area.encode(alt.X("ms:Q"), alt.Y("MiB:Q", stack=True, title="MiB held by rank 0"), colour)
 

@@ -14,6 +14,7 @@ from ..runtime.comm_state import CommState
 from ..runtime.duplicate import dup_without_attributes
 from ..stderr import say
 from . import clock, trace_events
+from .model import RankTimeline
 from .recorder import Recorder
 
 PATIENCE = 2.0  # seconds that a program which ends waits for the other ranks
@@ -27,16 +28,23 @@ class Timeline:
         self.comm = dup_without_attributes(comm)
         self.recorder = Recorder(comm)
         self.first = clock.read(self.comm)
+        self.correction = clock.Correction(self.first, self.first)  # once stopped
         self.trace: dict[str, Any] | None = None
         self.recorder.start()
 
-    def end(self, barrier: Callable[[], None] = lambda: None) -> None:
-        """Record no more, and gather what was recorded on rank 0. Collective; a barrier tells who is missing."""
+    def stop(self, barrier: Callable[[], None] = lambda: None) -> RankTimeline:
+        """Record no more, and return this rank's record. Collective; a barrier tells who is missing."""
         self.recorder.stop()
         barrier()
-        correction = clock.Correction(self.first, clock.read(self.comm))
+        self.correction = clock.Correction(self.first, clock.read(self.comm))
         with collection_off():  # there may be millions of objects, none of them garbage
-            gathered = self.comm.gather(self.recorder.result(correction))
+            return self.recorder.result(self.correction)
+
+    def end(self, barrier: Callable[[], None] = lambda: None) -> None:
+        """Stop, and gather what was recorded on rank 0. Collective; a barrier tells who is missing."""
+        own = self.stop(barrier)
+        with collection_off():
+            gathered = self.comm.gather(own)
             self.trace = trace_events.trace(gathered) if gathered is not None else None
         self.comm.Free()
 

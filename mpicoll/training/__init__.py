@@ -17,6 +17,7 @@ Any communicator with mpi4py's collectives will do. What is in which module:
     pipeline, grid     units dealt out to stages; data × tensor × pipeline: Pipeline, Grid, Hybrid
     modules, transformer, optimizers    layers with a forward and a backward pass, a small transformer, Sgd and Adam
     memory, account, results    what ranks hold, send and wait for, and the table of it: report
+    phases                      forward, backward and optimizer, as timelines name them
 """
 
 from __future__ import annotations

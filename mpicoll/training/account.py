@@ -20,23 +20,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from ..diagnostics.groups import world_ranks
 from . import memory
 
 _COLLECTIVES = (
     *("Barrier", "Bcast", "Scatter", "Gather", "Allgather", "Alltoall", "Scatterv", "Gatherv", "Allgatherv"),
     *("Alltoallv", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter"),
 )
-BLOCKING = (*_COLLECTIVES, "Send", "Recv")
-STARTING = (*(f"I{name.lower()}" for name in _COLLECTIVES), "Isend", "Irecv")
+MESSAGES = ("Send", "Recv", "Isend", "Irecv")
+BLOCKING = (*_COLLECTIVES, *MESSAGES[:2])
+STARTING = (*(f"I{name.lower()}" for name in _COLLECTIVES), *MESSAGES[2:])
 
 
 class Event(NamedTuple):
-    """A call: when it began, when the caller began and ended to wait for it, and its name."""
+    """A call: when it began, when the caller began and ended to wait for it, in seconds, and its name.
+
+    moves: the kind of memory of its first counted buffer, "" if it has none. peer and nbytes are of messages between
+    two ranks: a rank of COMM_WORLD, -1 for a collective, and bytes.
+    """
 
     began: float
     waited: float
     ended: float
     name: str
+    moves: str = ""
+    peer: int = -1
+    nbytes: int = 0
 
 
 class Account:
@@ -83,11 +92,10 @@ class Account:
             self.calls[event.name] += 1
             self.waited += event.ended - event.waited
 
-    def message(self, name: str, buffer: Any) -> None:
+    def message(self, name: str, nbytes: int) -> None:
         """Record a message between two ranks, if a step is open."""
         if self._open:
-            nbytes = np.asarray(buffer[0] if isinstance(buffer, (list, tuple)) else buffer).nbytes
-            if name.endswith("end"):
+            if name.lower().endswith("send"):
                 self.sent += nbytes
             else:
                 self.received += nbytes
@@ -101,7 +109,7 @@ class Metered:
     """A communicator whose calls an account records; all else is delegated to the communicator."""
 
     def __init__(self, comm: Any, account: Account) -> None:
-        self.comm, self.account = comm, account
+        self.comm, self.account, self.ranks = comm, account, world_ranks(comm)
 
     def __getattr__(self, name: str) -> Any:
         own = getattr(self.comm, name)
@@ -111,22 +119,28 @@ class Metered:
 
     def _blocking(self, name: str, own: Callable[..., Any]) -> Callable[..., None]:
         def call(*arguments: Any, **named: Any) -> None:
-            began = time.perf_counter()
+            facts, began = self._facts(name, arguments), time.perf_counter()
             own(*arguments, **named)
-            self.account.note(Event(began, began, time.perf_counter(), name))
-            if name in ("Send", "Recv"):
-                self.account.message(name, arguments[0])
+            self.account.note(Event(began, began, time.perf_counter(), name, *facts))
 
         return call
 
     def _starting(self, name: str, own: Callable[..., Any]) -> Callable[..., Pending]:
         def call(*arguments: Any, **named: Any) -> Pending:
-            began = time.perf_counter()
-            if name in ("Isend", "Irecv"):
-                self.account.message(name, arguments[0])
-            return Pending(own(*arguments, **named), began, name, self.account)
+            facts, began = self._facts(name, arguments), time.perf_counter()
+            return Pending(own(*arguments, **named), began, name, facts, self.account)
 
         return call
+
+    def _facts(self, name: str, arguments: tuple[Any, ...]) -> tuple[str, int, int]:
+        """Return an event's kind of memory, peer and bytes, and count the bytes of a message between two ranks."""
+        buffers = [argument[0] if isinstance(argument, (list, tuple)) else argument for argument in arguments]
+        moves = next(filter(None, map(memory.kind_of, buffers)), "")
+        if name not in MESSAGES:
+            return moves, -1, 0
+        nbytes = np.asarray(buffers[0]).nbytes
+        self.account.message(name, nbytes)
+        return moves, self.ranks[arguments[1]], nbytes
 
     def Split(self, color: int = 0, key: int = 0) -> Metered:
         """Return a part, which keeps the same books."""
@@ -136,8 +150,10 @@ class Metered:
 class Pending:
     """A request of a metered communicator."""
 
-    def __init__(self, request: MPI.Request, began: float, name: str, account: Account) -> None:
-        self.request, self.began, self.name, self.account = request, began, name, account
+    def __init__(
+        self, request: MPI.Request, began: float, name: str, facts: tuple[str, int, int], account: Account
+    ) -> None:
+        self.request, self.began, self.name, self.facts, self.account = request, began, name, facts, account
         self.is_over = False
 
     def Wait(self) -> None:
@@ -145,5 +161,5 @@ class Pending:
         if not self.is_over:
             waited = time.perf_counter()
             self.request.Wait()
-            self.account.note(Event(self.began, waited, time.perf_counter(), self.name))
+            self.account.note(Event(self.began, waited, time.perf_counter(), self.name, *self.facts))
             self.is_over = True

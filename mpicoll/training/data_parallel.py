@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..timeline.spans import span
 from . import memory
 from .checks import finite, same_model
 from .modules import Array, Module, Parameter, cross_entropy, parameters
 from .optimizers import Optimizer
+from .phases import BACKWARD, FORWARD, OPTIMIZER
 
 BUCKET_BYTES, FIRST_BYTES = 25 << 20, 1 << 20  # as in DistributedDataParallel
 
@@ -32,6 +34,12 @@ class Bucket:
             parameter.grad = self.gradients[end - parameter.size : end].reshape(parameter.shape)
         if len(members) == 1:
             self.gradients = members[0].grad  # in its shape, of which a reduction may make use
+
+    def update(self, optimizer: Optimizer, count: float) -> None:
+        """Divide the summed gradients by the number of samples, and update the parameters."""
+        self.gradients /= count
+        for parameter in self.members:
+            optimizer.update(parameter, parameter.value, parameter.grad)
 
 
 def buckets(units: Sequence[Module], nbytes: int) -> list[Bucket]:
@@ -85,27 +93,29 @@ class DataParallel:
     def step(self, x: Array, labels: Array) -> float:
         """Train on this rank's part of a batch, of any size; return the mean loss of the whole batch."""
         saved = []
-        for unit in self.units:
-            x, context = unit.forward(x)
-            saved.append(context)
-        loss, dy = cross_entropy(x, labels)
+        with span(FORWARD):
+            for unit in self.units:
+                x, context = unit.forward(x)
+                saved.append(memory.track_activations(context))
+            context = None  # so that the backward pass frees the last unit's activations too
+            loss, dy = cross_entropy(x, labels)
         for bucket in self.buckets:
             bucket.gradients[:] = 0
         for own in self.local:
             own.grad[...] = 0
         requests = []
-        for number, unit in reversed(list(enumerate(self.units))):
-            dy = unit.backward(dy, saved[number])
-            if self.overlap and not self.master:
-                requests += [self.comm.Iallreduce(MPI.IN_PLACE, bucket.gradients)
-                             for bucket in self.buckets if bucket.whole_after == number]  # fmt: skip
+        with span(BACKWARD):
+            for number, unit in reversed(list(enumerate(self.units))):
+                dy = unit.backward(dy, saved.pop())
+                if self.overlap and not self.master:
+                    requests += [self.comm.Iallreduce(MPI.IN_PLACE, bucket.gradients)
+                                 for bucket in self.buckets if bucket.whole_after == number]  # fmt: skip
         sums = np.array([loss, labels.size])  # parts of a batch may differ in size: what is summed is divided at last
         self.comm.Allreduce(MPI.IN_PLACE, sums)
         for bucket, request in zip(self.buckets, requests or [None] * len(self.buckets)):
             request.Wait() if request is not None else self._reduce(bucket.gradients)
-            bucket.gradients /= sums[1]
-            for parameter in bucket.members:
-                self.optimizer.update(parameter, parameter.value, parameter.grad)
+            with span(OPTIMIZER):
+                bucket.update(self.optimizer, sums[1])
         for parameter in self.local:
             self.optimizer.update(parameter, parameter.value, parameter.grad / sums[1])
         self.steps += 1

@@ -9,10 +9,12 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import TrainingError
+from ..timeline.spans import span
 from . import memory
 from .checks import finite, same_model
 from .data_parallel import BUCKET_BYTES, buckets
 from .optimizers import Optimizer
+from .phases import OPTIMIZER
 from .pipeline import Pipeline
 from .tensor_parallel import add_up_partial, share
 from .transformer import Shape, units
@@ -90,8 +92,7 @@ class Hybrid:
         requests = [self.grid.data.Iallreduce(MPI.IN_PLACE, bucket.gradients) for bucket in self.buckets]
         for bucket, request in zip(self.buckets, requests):
             request.Wait()
-            bucket.gradients /= sums[1]
-            for parameter in bucket.members:
-                self.optimizer.update(parameter, parameter.value, parameter.grad)
+            with span(OPTIMIZER):
+                bucket.update(self.optimizer, sums[1])
         self.steps += 1
         return finite(float(sums[0] / sums[1]), self.steps)

@@ -3,7 +3,8 @@
     flat = memory.array(memory.GRADIENTS, n, dtype)        # counted until the array is freed
     with memory.watched() as watch: ...; watch.peak[memory.GRADIENTS]
 
-An array counts while it is alive, so the counts show arrays that a pattern forgets to free. Views do not count.
+An array counts while it is alive, so the counts show arrays that a pattern forgets to free. Views do not count, but
+for activations, which a pattern may cut from a larger array.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-KINDS = PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer state"
+MODEL = PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer state"
+ACTIVATIONS = "activations"
+KINDS = (*MODEL, ACTIVATIONS)
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Watch:
 
 _held: dict[str, int] = dict.fromkeys(KINDS, 0)
 _watches: list[Watch] = []
+_kinds: dict[int, str] = {}  # of the counted arrays, by id
 
 
 def array(kind: str, shape: int | Sequence[int], dtype: Any) -> np.ndarray:
@@ -47,14 +51,43 @@ def array(kind: str, shape: int | Sequence[int], dtype: Any) -> np.ndarray:
 
 def track(kind: str, values: np.ndarray) -> np.ndarray:
     """Count an array that is not a view, and return it."""
+    _kinds[id(values)] = kind
     _change(kind, values.nbytes)
-    weakref.finalize(values, _change, kind, -values.nbytes).atexit = False
+    weakref.finalize(values, _free, id(values), kind, values.nbytes).atexit = False
     return values
+
+
+def track_activations(saved: Any) -> Any:
+    """Count the arrays in `saved`, what a forward pass keeps for the backward pass, and return it.
+
+    saved: an array, or lists and tuples of such, nested; other objects, and arrays that are counted, do not count.
+    """
+    if isinstance(saved, np.ndarray):
+        if not kind_of(saved):
+            track(ACTIVATIONS, saved)
+    elif isinstance(saved, (list, tuple)):
+        for part in saved:
+            track_activations(part)
+    return saved
+
+
+def kind_of(buffer: Any) -> str:
+    """Return the kind of a counted array, or of the array that `buffer` is a view of; "" for any other object."""
+    while isinstance(buffer, np.ndarray):
+        if id(buffer) in _kinds:
+            return _kinds[id(buffer)]
+        buffer = buffer.base
+    return ""
 
 
 def held(kind: str) -> int:
     """Return the bytes of this kind that are held now."""
     return _held[kind]
+
+
+def _free(identity: int, kind: str, nbytes: int) -> None:
+    del _kinds[identity]
+    _change(kind, -nbytes)
 
 
 def _change(kind: str, nbytes: int) -> None:

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..timeline.spans import span
 from . import memory
 from .checks import finite, same_model
 from .flat import Flat
 from .modules import Array, Module, Sequential, cross_entropy
 from .optimizers import Optimizer
+from .phases import BACKWARD, FORWARD, OPTIMIZER
 from .tensor_parallel import counts
 
 
@@ -44,16 +46,21 @@ class ParameterServer:
         """Train on a batch that rank 0 has; what others pass is not looked at. Return the batch's mean loss."""
         x, labels = self.scatter(x), self.scatter(labels)
         self.gradients[:] = 0
-        scores, saved = self.model.forward(x)
-        loss, dy = cross_entropy(scores, labels)
-        self.model.backward(dy, saved)
+        with span(FORWARD):
+            scores, saved = self.model.forward(x)
+            memory.track_activations(saved)
+            loss, dy = cross_entropy(scores, labels)
+        with span(BACKWARD):
+            self.model.backward(dy, saved)
+        del saved
         sums = np.array([loss, labels.size])
         self.comm.Allreduce(MPI.IN_PLACE, sums)
         self._reduce()
         if self.comm.rank < self.servers:
-            mine = self.gradients[self.flat.mine]
-            mine /= sums[1]
-            self.optimizer.update("own part", self.values[self.flat.mine], mine)
+            with span(OPTIMIZER):
+                mine = self.gradients[self.flat.mine]
+                mine /= sums[1]
+                self.optimizer.update("own part", self.values[self.flat.mine], mine)
         self._broadcast()
         self.steps += 1
         return finite(float(sums[0] / sums[1]), self.steps)

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..timeline.spans import span
+from . import memory
 from .modules import Array, Module, Sequential, cross_entropy
+from .phases import BACKWARD, FORWARD
 
-FORWARD, BACKWARD = 1, 2  # tags
+FORWARD_TAG, BACKWARD_TAG = 1, 2
 
 
 class Pipeline:
@@ -47,22 +50,24 @@ class Pipeline:
         return self.loss
 
     def _forward(self, x: Array, labels: Array) -> None:
-        inputs = x if self.first else self._receive(len(x), self.comm.rank - 1, FORWARD)
-        y, saved = self.stage.forward(inputs)
-        if self.last:
-            loss, y = cross_entropy(y, labels)
-            self.loss += loss
-        else:
-            self._send(y, self.comm.rank + 1, FORWARD)
-        self.saved.append((saved, y))
+        inputs = x if self.first else self._receive(len(x), self.comm.rank - 1, FORWARD_TAG)
+        with span(FORWARD):
+            y, saved = self.stage.forward(inputs)
+            if self.last:
+                loss, y = cross_entropy(y, labels)
+                self.loss += loss
+        self.saved.append(memory.track_activations((saved, y)))
+        if not self.last:
+            self._send(y, self.comm.rank + 1, FORWARD_TAG)
 
     def _backward(self, samples: int) -> None:
         saved, dy = self.saved.pop(0)
         if not self.last:
-            dy = self._receive(samples, self.comm.rank + 1, BACKWARD)
-        dx = self.stage.backward(dy, saved)
+            dy = self._receive(samples, self.comm.rank + 1, BACKWARD_TAG)
+        with span(BACKWARD):
+            dx = self.stage.backward(dy, saved)
         if not self.first:
-            self._send(dx, self.comm.rank - 1, BACKWARD)
+            self._send(dx, self.comm.rank - 1, BACKWARD_TAG)
 
     def _send(self, x: Array, to: int, tag: int) -> None:
         """Begin to send; the array lives until the end of the run."""

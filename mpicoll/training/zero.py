@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..timeline.spans import span
 from . import memory
 from .checks import finite, same_model
 from .flat import Flat
 from .modules import Array, Module, cross_entropy
 from .optimizers import Optimizer
+from .phases import BACKWARD, FORWARD, OPTIMIZER
 
 GRADIENTS, PARAMETERS = 2, 3  # the first stage in which a rank keeps only its share of them
 
@@ -118,34 +120,38 @@ class Zero:
     def step(self, x: Array, labels: Array) -> float:
         """Train on this rank's part of a batch, of any size; return the mean loss of the whole batch."""
         saved = []
-        for number, sharded in enumerate(self.units):
-            unit = sharded.use()
-            self._prefetch(number + 1)
-            x, context = unit.forward(x)
-            saved.append(context)
-            if sharded is not self.units[-1]:  # the backward pass begins with it
-                sharded.drop()
-        loss, dy = cross_entropy(x, labels)
+        with span(FORWARD):
+            for number, sharded in enumerate(self.units):
+                unit = sharded.use()
+                self._prefetch(number + 1)
+                x, context = unit.forward(x)
+                saved.append(memory.track_activations(context))
+                if sharded is not self.units[-1]:  # the backward pass begins with it
+                    sharded.drop()
+            context = None  # so that the backward pass frees the last unit's activations too
+            loss, dy = cross_entropy(x, labels)
         reducing: list[Sharded] = []
-        for number, sharded in reversed(list(enumerate(self.units))):
-            unit = sharded.use()
-            self._prefetch(number - 1)
-            sharded.begin_backward()
-            dy = unit.backward(dy, saved.pop())
-            sharded.drop()
-            for other in reducing:  # whole gradients of two units at most
-                other.end_reduce()
-            sharded.reduce()
-            if self.prefetch:
-                reducing = [sharded]
-            else:
-                sharded.end_reduce()
+        with span(BACKWARD):
+            for number, sharded in reversed(list(enumerate(self.units))):
+                unit = sharded.use()
+                self._prefetch(number - 1)
+                sharded.begin_backward()
+                dy = unit.backward(dy, saved.pop())
+                sharded.drop()
+                for other in reducing:  # whole gradients of two units at most
+                    other.end_reduce()
+                sharded.reduce()
+                if self.prefetch:
+                    reducing = [sharded]
+                else:
+                    sharded.end_reduce()
         sums = np.array([loss, labels.size])
         self.comm.Allreduce(MPI.IN_PLACE, sums)
         for sharded in reducing:
             sharded.end_reduce()
-        for sharded in self.units:
-            sharded.update(self.optimizer, sums[1])
+        with span(OPTIMIZER):
+            for sharded in self.units:
+                sharded.update(self.optimizer, sums[1])
         for sharded in self.units:
             sharded.request.Wait()
         self.steps += 1

@@ -232,6 +232,8 @@ def test_a_loss_that_differs_fails(monkeypatch):
     (["all", "--dtype", "int8"], "'int8' is not one of"),
     (["all", "--time"], "--time takes one pattern, and"),
     (["zero3", "--time", "--svg", "x"], "--svg goes without --time"),
+    (["zero3", "--time", "--explore", "x"], "--explore goes without --time"),
+    (["zero3", "--explore", "no/x.html"], "--explore is no/x.html; its directory does not exist"),
 ])
 def test_words_that_make_no_sense(words, message):
     done = run(*words)

@@ -1,1 +1,1 @@
-"""Make the page of `mpicoll explore`: schedules played step by step in a browser, in one file without a network."""
+"""Make the page of `mpicoll explore`: schedules and training steps, played in a browser from one file."""

@@ -4,8 +4,10 @@ explore.TICKS = 240; // positions of the slider, in time
 explore.microseconds = (us) => us >= 1e6 ? `${Number((us / 1e6).toPrecision(3))} s`
   : us >= 1000 ? `${Number((us / 1000).toPrecision(3))} ms` : `${Number(us.toPrecision(3))} µs`;
 
-explore.bytes = (n) => n >= 2 ** 20 ? `${Number((n / 2 ** 20).toPrecision(4))} MiB`
-  : n >= 1024 ? `${Number((n / 1024).toPrecision(4))} KiB` : `${n} B`;
+explore.bytes = (n) => {
+  const [unit, name] = [[2 ** 20, "MiB"], [1024, "KiB"]].find(([least]) => n >= least) || [1, "B"];
+  return `${Number((n / unit).toPrecision(4))} ${name}`;
+};
 
 /** The messages that are under way at a time, as explore.messages has those of a step. */
 explore.underWay = (data, schedule, us) => {

@@ -20,6 +20,8 @@
   };
   const entries = keys.map(fieldsOf);
   explore.measured.expand(data); // after the choices above, which are of the page's own schedules
+  const { trainings = {} } = data;
+  const isKnown = (key) => key in data.schedules || key in trainings;
   const state = { sides: [], step: 0, timer: null, inTime: false }; // in time, a step is a tick of the slider
 
   // -- which schedule ---------------------------------------------------------------------------------------------
@@ -67,6 +69,7 @@
   // -- the two sides ------------------------------------------------------------------------------------------------
 
   function makeSide(key, name) {
+    if (key in trainings) return new explore.Training(data, key, name, go, (other, side) => choose(side, other));
     const part = (kind) => E("div", { class: kind });
     const side = { key, chooser: part("chooser"), headline: E("h2"), idea: E("p", { class: "soft idea" }),
         fault: E("div", { class: "card faulty", role: "alert" }),
@@ -83,12 +86,14 @@
   }
 
   function choose(side, key) {
+    if (key in trainings) return show(state.sides.map((other) => (other === side ? key : other.key)), 0);
     side.key = key;
     setUp(side);
     update();
   }
 
   function setUp(side) {
+    if (side.key in trainings) return;
     side.schedule = data.schedules[side.key];
     side.picture = new explore.Board(data, side.schedule);
     side.gantt = side.schedule.time && new explore.Gantt(data, side.schedule);
@@ -105,6 +110,8 @@
     state.sides = wanted.map((key, i) => makeSide(key, wanted.length > 1 ? ["Left", "Right"][i] : "Algorithm"));
     $("sides").replaceChildren(...state.sides.map((side) => side.node));
     $("sides").classList.toggle("two", wanted.length > 1);
+    $("sides").classList.toggle("trains", wanted.some((key) => key in trainings));
+    $("compare").hidden = wanted.some((key) => key in trainings) && Object.keys(trainings).length < 2;
     $("compare").setAttribute("aria-pressed", String(wanted.length > 1));
     state.sides.forEach(setUp);
     state.step = step;
@@ -135,11 +142,12 @@
     const us = now(), position = us === null ? `step=${state.step}` : `us=${Number(us.toPrecision(4))}`;
     $("slider").max = last();
     $("slider").value = state.step;
-    const count = us === null ? [`step ${state.step}`, last()] : [explore.microseconds(us),
+    const count = us === null ? [`${state.sides[0].unit || "step"} ${state.step}`, last()] : [explore.microseconds(us),
         explore.microseconds(longest())];
     $("slider").setAttribute("aria-valuetext", count.join(" of "));
     $("count").textContent = count.join(" / ");
-    const sentences = state.sides.map((side) => explore.panels.sentence(data, side.schedule, state.step, us));
+    const sentences = state.sides.map((side) => side.sentence ? side.sentence(state.step)
+        : explore.panels.sentence(data, side.schedule, state.step, us));
     $("words").textContent = sentences.length > 1 ? `Left: ${sentences[0]} Right: ${sentences[1]}` : sentences[0];
     const hash = explore.link(state.sides.map((side) => side.key), position);
     if (location.hash !== hash) try { history.replaceState(null, "", hash); } catch { /* a frame has no address */ }
@@ -154,6 +162,7 @@
 
   function draw() {
     for (const side of state.sides) {
+      if (side.key in trainings) side.draw(state.step);
       if (!side.picture) continue;
       const t = Math.min(state.step, side.schedule.steps), us = now();
       if (us === null) side.picture.draw(side.board, t);
@@ -202,6 +211,7 @@
   $("compare").onclick = () => {
     const [first] = state.sides.map((side) => side.key);
     if (state.sides.length > 1) return show([first], state.step);
+    if (first in trainings) return show([first, Object.keys(trainings).find((key) => key !== first)], 0);
     if (data.schedules[first].beside) return show([first, data.schedules[first].beside], state.step);
     const now = fieldsOf(first), others = entries.filter((entry) => entry.collective === now.collective
         && entry.algorithm !== now.algorithm);
@@ -215,7 +225,7 @@
     setTimeout(() => ($("link").textContent = "Copy link"), 1500);
   };
   $("skip").onclick = (event) => { event.preventDefault(); $("sides").scrollIntoView();
-      state.sides[0].chooser.querySelector("select").focus(); };
+      state.sides[0].node.querySelector("select, button, a")?.focus(); };
 
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, input, pre")) return;
@@ -249,7 +259,7 @@
   }
 
   function costs() {
-    const keys = state.sides.map((side) => data.schedules[side.key].base ?? side.key);
+    const keys = state.sides.map((side) => data.schedules[side.key]?.base ?? side.key);
     $("cost").hidden = !data.clock;
     if (data.clock) $("cost").replaceChildren(E("h3", {}, "Cost over size"),
         ...explore.costs(data, keys, (key) => choose(state.sides[0], key)));
@@ -272,8 +282,10 @@
 
   function follow() {
     const { sides, step: at, us } = explore.parseLink(location.hash);
-    const missing = sides.filter((key) => !data.schedules[key]);
-    const usual = data.broken || !data.schedules["allreduce/ring/p=5"] ? keys[0] : "allreduce/ring/p=5";
+    const missing = sides.filter((key) => !isKnown(key));
+    const [training] = Object.keys(trainings);
+    const schedule = data.broken || !data.schedules["allreduce/ring/p=5"] ? keys[0] : "allreduce/ring/p=5";
+    const usual = training || schedule;
     const start = data.broken && !sides.length ? data.schedules[usual].fault?.time ?? 0 : 0;
     if (sides.length && !missing.length) {
       setMode(false);

@@ -29,7 +29,14 @@ from .timing import SIZES, Clock
 if TYPE_CHECKING:
     from .measured import Measured
 
-SCRIPTS = ("data.js", "board.js", "spacetime.js", "panels.js", "cost.js", "measured.js", "page.js")
+SCRIPTS = ("data.js", "board.js", "spacetime.js", "panels.js", "cost.js", "measured.js")
+TRAINING = "training.js"  # on pages with training steps
+MAIN = "page.js"
+STYLES = ("page.css", "training.css")
+TRAINING_LEAD = (
+    "Play a training step of a real run: which collective runs when, and what each rank holds. Click a collective to "
+    "see its algorithm. "
+)
 MOST_BYTES = 5_000_000
 TITLE = "Collectives, step by step"
 
@@ -111,15 +118,19 @@ def _facts(entry: Algorithm) -> dict[str, Any]:
 
 
 def render(content: Record, title: str) -> str:
-    """Return the HTML of the page's data."""
+    """Return the HTML of the page's data; `trainings` in it are the steps of training.py."""
     here = files(__package__)
+    trains = bool(content.get("trainings"))
+    scripts = (*SCRIPTS, TRAINING, MAIN) if trains else (*SCRIPTS, MAIN)
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
     packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
     parts = {
         "title": html.escape(title),
+        "lead": TRAINING_LEAD if trains else "",
+        "command": "mpicoll train --explore" if trains else "mpicoll explore",
         "version": html.escape(__version__),
-        "style": (here / "page.css").read_text(encoding="utf-8"),
-        "script": "\n".join((here / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "style": "\n".join((here / name).read_text(encoding="utf-8") for name in STYLES[: 1 + trains]),
+        "script": "\n".join((here / name).read_text(encoding="utf-8") for name in scripts),
         "data": packed,
     }
     page = (here / "page.html").read_text(encoding="utf-8")

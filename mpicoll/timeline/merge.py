@@ -52,7 +52,9 @@ def merge(files: Sequence[TimelineFile]) -> TimelineFile:
     steps = {key: file.steps[key] for key, file in owners.items() if key in file.steps}
     facts = _facts([file.facts for file in files], {part.rank for parts in calls.values() for part in parts})
     path = ", ".join(file.path for file in files)
-    return TimelineFile(path, calls, steps, list(_program(shifted, owners, 2 * facts["clock_error_us"])), facts)
+    program = list(_program(shifted, owners, 2 * facts["clock_error_us"]))
+    turns = [turn for file in shifted for turn in file.turns if owners.get(turn.key) is file]
+    return TimelineFile(path, calls, steps, program, facts, turns)
 
 
 def _place(file: TimelineFile) -> _Place:
@@ -96,7 +98,8 @@ def _shifted(files: Iterable[TimelineFile], shifts: Iterable[float]) -> Iterator
             return part._replace(began=part.began + shift, ended=part.ended + shift, facts=facts)
 
         calls, steps = ({key: list(map(move, parts)) for key, parts in of.items()} for of in (file.calls, file.steps))
-        yield file._replace(calls=calls, steps=steps, program=list(map(move, file.program)))
+        program, turns = (list(map(move, parts)) for parts in (file.program, file.turns))
+        yield file._replace(calls=calls, steps=steps, program=program, turns=turns)
         next_number = max(next_number, max(numbers) + 1)
 
 
@@ -123,6 +126,6 @@ def _program(files: Iterable[TimelineFile], owners: dict[Key, TimelineFile], tol
 
 def _facts(all_facts: Sequence[dict[str, Any]], ranks: set[int]) -> dict[str, Any]:
     """Return facts of all files together."""
-    sums = ("dropped_calls", "lost_messages", "messages", "unmatched_messages")
+    sums = ("dropped_calls", "dropped_turns", "lost_messages", "messages", "unmatched_messages")
     facts = {name: sum(facts.get(name, 0) for facts in all_facts) for name in sums}
     return facts | {"ranks": len(ranks), "clock_error_us": max(facts.get("clock_error_us", 0.0) for facts in all_facts)}

@@ -72,7 +72,8 @@ def test_times_are_right_within_the_printed_error(ranks, seconds):
     for rank, (own, first, last) in enumerate(ranks):
         ends = [reading(own, reference, 0.0, first), reading(own, reference, seconds + 0.02, last)]
         correction = clock.Correction(*ends if rank else [clock.Reading(own(true), 0.0, 0.0) for true in (0, seconds)])
-        calls = recorder._calls(record(own, starts), {1: recorder._Communicator("all", (0, 1))}, correction)
+        rows = record(own, starts)
+        calls = recorder._calls(rows.calls, rows, {1: recorder._Communicator("all", (0, 1))}, correction)
         timelines.append(RankTimeline(rank, "host", calls, [], 0, correction.error))
     trace = trace_events.trace(timelines)
     slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]

@@ -6,11 +6,11 @@ import json
 
 import pytest
 from support import command
-from unit.test_timeline import call, exchange, message, of
+from unit.test_timeline import call, exchange, message, of, with_turns
 
 from mpicoll.errors import TimelineError
 from mpicoll.plans.plan import RECV, SEND
-from mpicoll.timeline import read, trace_events, waits
+from mpicoll.timeline import model, read, trace_events, waits
 from mpicoll.timeline.merge import merge
 from mpicoll.timeline.model import Identity, Span
 
@@ -38,7 +38,9 @@ def later(timelines, number, by):
             part._replace(number=number, messages=row, **{key: getattr(part, key) + by * 1e-6 for key in TIMES})
             for part, row in zip(timeline.calls, rows)
         ]
-        moved.append(timeline._replace(calls=calls))
+        turns = timeline.turns.copy()
+        turns[:, [model.BEGAN, model.ENDED]] += 1000 * by
+        moved.append(timeline._replace(calls=calls, turns=turns))
     return moved
 
 
@@ -90,6 +92,15 @@ def test_what_two_files_recorded_counts_once(tmp_path):
     for together in (merged(*paths), merged(*paths[::-1])):
         assert sorted(part.name for part in together.program) == ["forward", "forward", "wait for Allreduce"]
         assert sorted((key[1], len(parts)) for key, parts in together.calls.items()) == [(1, 2), (2, 1)]
+
+
+def test_turns_of_two_files_count_once_and_later(tmp_path):
+    first, second = saved(tmp_path / "a.json", exchange()), saved(tmp_path / "b.json", later(with_turns(), 2, 1000))
+    again = saved(tmp_path / "c.json", later(with_turns(), 2, 1000))
+    for paths in ((first, second), (second, first, again)):
+        assert [(turn.key[1], turn.began) for turn in merged(*paths).turns] == [
+            (2, pytest.approx(began)) for began in (1010, 1020, 1035)
+        ]
 
 
 def test_the_file_with_more_ranks_of_a_call_counts(tmp_path):

@@ -20,7 +20,8 @@ import numpy as np
 from .._version import __version__
 from ..engines.events import ARRIVED, CHUNK, ENDED, KIND, NBYTES, NO_MESSAGE, PEER, POSTED, STEP, STRAND
 from ..plans.plan import SEND
-from .match import UNMATCHED, is_receive, most_before_sent, pair, rows
+from . import drift
+from .match import UNMATCHED, is_receive, pair, rows
 from .model import THREADS, Call, Identity, RankTimeline
 from .steps import steps
 from .tracks import place
@@ -37,14 +38,14 @@ Event = dict[str, Any]
 
 def trace(timelines: Sequence[RankTimeline]) -> dict[str, Any]:
     """Return the object that the file holds. The times of all ranks are on the clock of the first one."""
+    numbers, pairs = pair(timelines)
+    errors = sorted((timeline.error for timeline in timelines), reverse=True)
+    timelines, error = drift.evened(timelines, numbers, sum(errors[:2]))  # of two ranks, either of which may be wrong
     began = [call.began for t in timelines for call in t.calls] + [span.began for t in timelines for span in t.spans]
     origin = min(began, default=0.0)
-    numbers, pairs = pair(timelines)
     events: list[Event] = []
     for timeline, of_rank in zip(timelines, numbers, strict=True):
         events += _Rank(timeline, origin, of_rank).events()
-    errors = sorted((timeline.error for timeline in timelines), reverse=True)
-    error = max(sum(errors[:2]), most_before_sent(timelines, numbers))  # of two ranks, either of which may be wrong
     receives = sum(int(is_receive(rows(timeline)).sum()) for timeline in timelines)
     facts = {
         "mpicoll": __version__,

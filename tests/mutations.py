@@ -492,8 +492,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/progress/driver.py",
-        "alive, moved, ended = pass_over(control, advances)",
-        "alive, moved, ended = pass_over(control, False)",
+        "alive, moved, ended = pass_over(control, advances, True)",
+        "alive, moved, ended = pass_over(control, False, True)",
         "unit/test_progress.py",
     ),
     Mutation(

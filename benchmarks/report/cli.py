@@ -35,7 +35,7 @@ MAPS = ("ranks", "sizes", "against")  # options of maps by the model, beside tho
 @click.option("--sizes", metavar="LIST", help="Of the maps: bytes, as for mpicoll bench.  [default: 8:8M:8]")
 @click.option("--against", metavar="NAME",
               help="Compare the model's best with: rules (mpicoll's fixed ones), mpich or openmpi (as they choose), an "
-              "algorithm, or native, as FILEs have it.  [default: native with FILEs, else rules]")
+              "algorithm, or native, as FILEs have it, on as many nodes.  [default: native with FILEs, else rules]")
 @click.option("--compare", "comparing", is_flag=True, help="Compare two files, the old and the new, row by row.")
 @click.option("--fail-if-slower", is_flag=True, help="With --compare: exit status 1 if any row got slower, or wrong.")
 @click.option(
@@ -89,9 +89,9 @@ def model(
     if (against or (NATIVE if runs else fixed.RULES)) == NATIVE:
         if not runs:
             raise ValueError("--against native needs a FILE with native's times, of mpicoll bench --json")
-        if ranks or where.options or sizes:
-            raise ValueError("--against native has the ranks and sizes of the FILEs; leave out those of the maps")
-        return modelled.beside_native(net, runs)
+        if ranks or sizes:
+            raise ValueError("--against native has the ranks and sizes of the FILEs; leave out --ranks and --sizes")
+        return modelled.beside_native(net, runs, where.partition)
     names = [canonical(name) for name in listed("--collectives", collectives or ",".join(modelled.USUAL))]
     numbers, places = parse_sizes(sizes or "8:8M:8"), parse_sizes(ranks or "4:1024")
     return modelled.run(net, modelled.areas(names, places, where.partition, numbers), against or fixed.RULES)

@@ -14,7 +14,7 @@ from mpicoll.cost.model import WHOLE
 from mpicoll.cost.network import Network, in_words
 from mpicoll.errors import UnknownAlgorithm
 from mpicoll.schedules.collectives import base_collective
-from mpicoll.schedules.grouping import Partition, by_blocks
+from mpicoll.schedules.grouping import Partition
 from mpicoll.selection.modelled import CHUNKS, costs, model_us, ranking
 from mpicoll.selection.rules import UNKNOWN_TO_ALL
 
@@ -67,20 +67,23 @@ def run(net: Network, areas: Sequence[Area], against: str) -> Run:
     return Run(net.name, MODEL, tuple(rows), _environment(net))
 
 
-def beside_native(net: Network, runs: Sequence[Run]) -> Run:
-    """Return the times of all algorithms where the runs have times of native, and these. Raises ValueError for none."""
+def beside_native(net: Network, runs: Sequence[Run], partition: Callable[[int, int], Partition]) -> Run:
+    """Return the times of all algorithms where the runs have times of native, and these.
+
+    partition: returns the nodes of so many ranks on so many hosts. Raises ValueError if no run has times of native.
+    """
     measured = {
         (row.setting.collective, row.ranks, row.hosts, row.size): row
         for run in runs
         for row in run.rows
-        if _is_native(row)
+        if row.ranks and row.hosts and _is_native(row)
     }
     if not measured:
         raise ValueError("no native times of blocking calls with a number of ranks and hosts; or name --against rules")
     rows: list[Row] = []
     for collective, p, hosts in dict.fromkeys(key[:3] for key in measured):
         sizes = tuple(sorted(key[3] for key in measured if key[:3] == (collective, p, hosts)))
-        area = Area(collective, p or 1, by_blocks(p or 1, -(-(p or 1) // (hosts or 1))), sizes)
+        area = Area(collective, p, partition(p, hosts), sizes)
         setting = _setting(net, collective)
         rows += _rows(net, area)
         native = (measured[collective, p, hosts, size] for size in sizes)
@@ -89,8 +92,8 @@ def beside_native(net: Network, runs: Sequence[Run]) -> Run:
 
 
 def _is_native(row: Row) -> bool:
-    known = row.native and row.right and row.ranks and row.hosts
-    return bool(known and row.setting.form == "blocking" and row.setting.collective not in UNKNOWN_TO_ALL)
+    is_known = row.setting.form == "blocking" and row.setting.collective not in UNKNOWN_TO_ALL
+    return bool(row.native and row.right and is_known)
 
 
 def _rows(net: Network, area: Area, name: str = "", choose: Choose | None = None) -> Iterator[Row]:

@@ -36,20 +36,32 @@ class Nodes(NamedTuple):
         every = *counts, ("--node-list", self.node_list), ("--placement", self.placement != BLOCK)
         return [name for name, value in every if value]
 
-    def partition(self, p: int) -> Partition:
-        """Return the ranks of each node. Raises ArgumentError where the options contradict each other, or p."""
+    def partition(self, p: int, nodes: int | None = None) -> Partition:
+        """Return the ranks of each node.
+
+        nodes: how many there are, if no option counts the ranks of a node; None: one for each rank. Raises
+        ArgumentError where the options contradict each other, p or nodes.
+        """
         from ..cost.placement import place
 
-        return place(self._counts(p), self.placement)
+        counts = self._counts(p, nodes)
+        if nodes not in (None, len(counts)):
+            raise ArgumentError(
+                f"{p} ranks are on {nodes} nodes, and the options place them on {len(counts)}; "
+                "change --ranks-per-node or --tasks-per-node, or leave both out"
+            )
+        return place(counts, self.placement)
 
-    def _counts(self, p: int) -> Sequence[int]:
-        from ..cost.placement import equal_tasks, node_names, tasks_per_node
+    def _counts(self, p: int, nodes: int | None) -> Sequence[int]:
+        from ..cost.placement import equal_tasks, node_names, spread_tasks, tasks_per_node
 
         if self.ranks_per_node and self.tasks:
             raise ArgumentError("--ranks-per-node and --tasks-per-node both count the ranks of a node: leave one out")
         names = node_names(self.node_list) if self.node_list else ()
         if not self.tasks:
             counts = equal_tasks(p, self.ranks_per_node or 1)
+            if nodes is not None and self.ranks_per_node is None:
+                counts = spread_tasks(p, nodes)
             if names and len(names) != len(counts):
                 raise ArgumentError(
                     f"--node-list has {len(names)} nodes, and {p} ranks, {counts[0]} per node, take {len(counts)}; "

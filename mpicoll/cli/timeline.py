@@ -20,6 +20,7 @@ from .tables import Table, for_terminal, format_time
 if TYPE_CHECKING:
     from ..timeline.path import Link
     from ..timeline.read import Part, TimelineFile, Trace
+    from ..timeline.threads import Progress
     from ..timeline.waits import Straggler, Sum
 
 
@@ -42,9 +43,10 @@ def timeline(files: Sequence[str], call: int | None, as_json: bool, output: str 
 
     By collective and size: the time inside, of which a rank waited for ranks that began later, and what was hidden
     behind the program's own work, as means over ranks; the fastest such call; and what the calls took beyond its pace.
-    Then the ranks that others waited for, and the critical path of the slowest call, or of one that --call names. FILE
-    is in the Trace Event Format, which viewers such as Perfetto read. Several timelines of one run, as blocks of
-    `with comm.timeline(FILE)` write them, are laid together on one clock.
+    Then the ranks that others waited for, what the progress threads of each rank did and hid, and the critical path of
+    the slowest call, or of one that --call names. FILE is in the Trace Event Format, which viewers such as Perfetto
+    read. Several timelines of one run, as blocks of `with comm.timeline(FILE)` write them, are laid together on one
+    clock.
 
     Of files that torch.profiler (export_chrome_trace) or another program wrote, one or more ranks in each: the time
     inside, how much of it no computing hid, and what such files do not tell.
@@ -89,22 +91,23 @@ def _write_otf2(traces: Sequence[Trace], folder: str) -> None:
 def _report(traces: Sequence[Trace], call: int | None, as_json: bool, output: str | None) -> None:
     """Print or write where the time of a timeline of mpicoll's went."""
     from ..describe.picture import many
-    from ..timeline import path, waits
+    from ..timeline import path, threads, waits
 
     with asking():
         recorded = merged(traces)
         slowest = waits.slowest(recorded, call)
     steps = recorded.steps.get(slowest[0].key, [])
     links = path.critical_path(slowest, steps)
-    sums, late = waits.sums(recorded), waits.stragglers(recorded)
+    sums, late, hidden = waits.sums(recorded), waits.stragglers(recorded), threads.progress(recorded)
     if as_json:
         rows = [vars(total) | {"algorithms": sorted(total.algorithms), "beyond": total.beyond} for total in sums]
         content = {"facts": recorded.facts, "collectives": rows, "stragglers": [vars(rank) for rank in late]}
+        content["threads"] = [vars(rank) for rank in hidden]
         click.echo(json.dumps(content | {"path": [link._asdict() for link in links]}, indent=1))
         return
     headline, described = _headline(recorded), _described(slowest, call is None)
     of_path = "its critical path:" if links else "its messages are MPI's own, so nothing is known of its path"
-    tables = _of_collectives(sums), _of_stragglers(late), _of_path(links)
+    tables = _of_collectives(sums), _of_stragglers(late), _of_threads(hidden), _of_path(links)
     if output is not None:
         with extra("--output"):
             from ..describe import timeline_page as page
@@ -119,7 +122,7 @@ def _report(traces: Sequence[Trace], call: int | None, as_json: bool, output: st
         return
     to = console()
     to.print(headline, markup=False, soft_wrap=True)
-    for table, words in zip(tables, ("", "", f"{described}; {of_path}")):
+    for table, words in zip(tables, ("", "", "", f"{described}; {of_path}")):
         if words:
             to.print(words, markup=False, soft_wrap=True)
         if table.rows:
@@ -142,6 +145,15 @@ def _of_stragglers(late: Sequence[Straggler]) -> Table:
     return Table("Late ranks", columns, rows)
 
 
+def _of_threads(hidden: Sequence[Progress]) -> Table:
+    columns = ("rank", "turns of threads", "working", "steps", "of all", "hidden", "by threads")
+    rows = []
+    for row in hidden:
+        working, *times = map(format_time, (row.working, row.hidden, row.by_threads))
+        rows.append((str(row.rank), f"{row.turns:,}", working, f"{row.steps:,}", f"{row.all_steps:,}", *times))
+    return Table("Progress threads", columns, rows)
+
+
 def _headline(recorded: TimelineFile) -> str:
     ends = [end for parts in recorded.calls.values() for part in parts for end in (part.began, part.ended)]
     facts, ranks = recorded.facts, {part.rank for parts in recorded.calls.values() for part in parts}
@@ -151,6 +163,7 @@ def _headline(recorded: TimelineFile) -> str:
     ]
     for name, says in (
         ("dropped_calls", "earlier calls were too many to keep"),
+        ("dropped_turns", "earlier turns of progress threads were too many to keep"),
         ("lost_messages", "messages were too many to keep"),
         ("unmatched_messages", "messages have no sender here"),
     ):

@@ -55,6 +55,16 @@ def equal_tasks(p: int, ranks_per_node: int) -> tuple[int, ...]:
     return (ranks_per_node,) * full + (rest,) * bool(rest)
 
 
+def spread_tasks(p: int, nodes: int) -> tuple[int, ...]:
+    """Return how many of p ranks each of so many nodes has, where the first ones have one more if p does not divide.
+
+    >>> spread_tasks(10, 4)
+    (3, 3, 2, 2)
+    """
+    least, rest = divmod(p, nodes)
+    return (least + 1,) * rest + (least,) * (nodes - rest)
+
+
 def node_names(text: str) -> tuple[str, ...]:
     """Return the names of a Slurm node list, in its order, as SLURM_JOB_NODELIST spells it.
 

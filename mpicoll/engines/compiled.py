@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..kernels import clock
 from ..kernels.cache import jit
+from ..kernels.clock import clock_ns
 from ..kernels.deferred import njit
 from ..kernels.memory import (
     addresses,
@@ -51,7 +53,7 @@ EVENT_COUNT = 4  # index there too: the events of the call so far
 COMM, TAG, REQUESTS, STATUSES, FLAG, MAX_REQUESTS, EVENTS, CAPACITY, TIMESPEC = range(9)
 STATE_COLUMNS = 5
 _CLOCK = int(time.CLOCK_MONOTONIC)
-_SOURCES = local_ops.__file__, patience.__file__, events.__file__, *local_ops.INLINED
+_SOURCES = local_ops.__file__, patience.__file__, events.__file__, clock.__file__, *local_ops.INLINED
 _MARK = 0x5A3C6971  # a byte count that occurs nowhere else in a status
 # rows of Execution.table: the walker's parameters in order, and the state before the first step
 ROWS, SEGMENTS, STEPS, STRANDS, GEOMETRY, BASES, KERNEL_ARGS, STATE, LIBRARY, CALL, FLAGS, PROGRESS, START = range(13)
@@ -73,9 +75,7 @@ def fits(rows, segments, geometry, top, posts, lane, library, call):  # type: ig
 @njit
 def nanoseconds(library, call):  # type: ignore[no-untyped-def]
     """Return the time of the monotonic clock in nanoseconds."""
-    call_int(library[CLOCK_GETTIME], (_CLOCK, call[TIMESPEC]))
-    timespec = line(call[TIMESPEC], 2)
-    return timespec[0] * 1_000_000_000 + timespec[1]
+    return clock_ns(library[CLOCK_GETTIME], _CLOCK, call[TIMESPEC])
 
 
 @njit

@@ -34,7 +34,7 @@ from ..engines.compiled import (
     WAITING,
     line_of,
 )
-from ..kernels import memory
+from ..kernels import clock, memory
 from ..kernels.background import Request, instead_of
 from ..kernels.cache import native
 from ..kernels.deferred import njit
@@ -315,7 +315,7 @@ def _definition(function: Callable[..., Any]) -> _Definition:
     with _lock:
         if function not in _defined:
             own = field, outcome, pack, rebind, recipe, recipe_table, history_rows, ring_rows, signature, sites, spin
-            modules = *own, compiled, counters, events, history, ring, plan, memory, progress
+            modules = *own, clock, compiled, counters, events, history, ring, plan, memory, progress
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)

@@ -33,8 +33,9 @@ from ..diagnostics.history import (
     START,
     TIMESPEC,
 )
+from ..kernels.clock import clock_ns
 from ..kernels.deferred import intrinsic, njit
-from ..kernels.memory import call_int, line
+from ..kernels.memory import line
 from . import context as field
 from . import sites
 
@@ -53,6 +54,7 @@ def _counter(typing: Any) -> Any:
     return types.int64(), generate
 
 
+_REALTIME = int(time.CLOCK_REALTIME)
 counter = intrinsic(_counter, time.perf_counter_ns)
 checksum = njit(history.checksum)
 
@@ -60,10 +62,7 @@ checksum = njit(history.checksum)
 @njit
 def nanoseconds(context):  # type: ignore[no-untyped-def]
     """Return the nanoseconds since 1970."""
-    at = context[field.HISTORY] + 8 * TIMESPEC
-    call_int(context[field.CLOCK_GETTIME], (0, at))
-    timespec = line(at, 2)
-    return timespec[0] * 1_000_000_000 + timespec[1]
+    return clock_ns(context[field.CLOCK_GETTIME], _REALTIME, context[field.HISTORY] + 8 * TIMESPEC)
 
 
 @njit

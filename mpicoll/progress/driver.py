@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..engines import patience
-from ..kernels import memory
+from ..kernels import clock, memory
 from ..kernels.background import Request, instead_of
 from ..kernels.cache import jit
 from ..kernels.deferred import njit
 from ..kernels.memory import call_double, call_int, call_long, compare_and_set, line, octets
-from . import table
+from . import table, turns
 from .table import (
     ASLEEP,
     AWAKE,
@@ -51,7 +51,7 @@ _CONTENDED_SHARE = 10  # contended: the main thread waits for a processor for mo
 _CONTENDED_FOR = 1_000_000_000  # nanoseconds for which processors count as contended after that
 _PAUSE_PER_COST = 100  # if contended: nanoseconds between passes for each that the last pass with a move took
 _DELAY_WINDOW = 2_000_000  # nanoseconds over which the main thread's delay is measured
-_SOURCES = memory.__file__, patience.__file__, table.__file__
+_SOURCES = memory.__file__, clock.__file__, patience.__file__, table.__file__, turns.__file__
 
 
 @njit
@@ -104,7 +104,7 @@ def sleep_without_plans(control_at, linger):  # type: ignore[no-untyped-def]
         sleep(control, MAX_PAUSE)
     else:
         compare_and_set(control_at + 8 * SLEEP, AWAKE, ASLEEP)  # before the last look at the table: see Row.put
-        if pass_over(control, False)[0] == 0 and control[STOP] == 0:
+        if pass_over(control, False, False)[0] == 0 and control[STOP] == 0:
             sleep(control, -1)
     control[SLEEP] = AWAKE
 
@@ -129,7 +129,7 @@ def drive(control_at):  # type: ignore[no-untyped-def]
         gap = min(MAX_PAUSE, max(MIN_CONTENDED_PAUSE, _PAUSE_PER_COST * cost)) if control[CONTENDED] else pause
         waited_for = control[WAITERS] > 0
         advances = at - last >= (MAX_PAUSE if waited_for else gap)
-        alive, moved, ended = pass_over(control, advances)
+        alive, moved, ended = pass_over(control, advances, True)
         if advances:
             last = now(control)
             cost = last - at if moved else cost
@@ -161,7 +161,7 @@ def wait(control_at, function, argument, counters, nanoseconds):  # type: ignore
     that waits calls this: it yields, and later sleeps, between passes without a move.
     """
     control = line(control_at, CONTROL)
-    if function != 0 and pass_over(control, False)[0] == 0:
+    if function != 0 and pass_over(control, False, False)[0] == 0:
         return call_long(function, (argument, nanoseconds))
     until, passes, sleeps, code = now(control) + nanoseconds, 0, False, IN_PROGRESS
     since = 0 if function != 0 else control[IDLE_SINCE]
@@ -172,7 +172,7 @@ def wait(control_at, function, argument, counters, nanoseconds):  # type: ignore
             code = call_long(function, (argument, 0))
             if code != IN_PROGRESS:
                 return code
-        alive, moved, ended = pass_over(control, True)
+        alive, moved, ended = pass_over(control, True, False)
         if function == 0:
             if ended or alive == 0:
                 return code

@@ -11,6 +11,7 @@ from ..selection.select import Choice
 from .faults import contained, may_be_an_interrupt
 from .stages import PlanStage, Stage
 from .times import Clock
+from .turns import CallNumbers
 
 MAX_POLL_GAP = 1.0  # seconds: if polls are further apart, the rest does not count as a stall
 
@@ -73,6 +74,7 @@ class Operation:
         self.recorded_arguments = RecordedArguments()
         self.row = 0  # the serial of its row in the history of calls, 0 before it is written
         self.start = 0  # the number of the start of a persistent collective, else 0
+        self.ring_number = 0  # of its communicator in timelines, 0 for what is no call of the program
         self.is_posted = False  # whether the fast path posted messages of its first stage
         self.stages = list(stages)
         self.finish: Callable[[], None] | None = finish
@@ -93,12 +95,24 @@ class Operation:
 
     def adopt_posted(self) -> None:
         """Make the first stage, whose messages the fast path has posted, without advancing it."""
-        self.stage = self.stages[0]()
-        del self.stages[0]
-        if isinstance(self.stage, PlanStage):
-            self.stage.put_in_table()
+        stage = self._next_stage()
+        if isinstance(stage, PlanStage):
+            stage.put_in_table()
 
-    def step(self, seconds: float) -> bool:  # noqa: C901 - every way in which an operation ends
+    def _next_stage(self) -> Stage:
+        """Begin the next stage; if it is a plan, name the call to the driver."""
+        self.stage = stage = self.stages[0]()
+        del self.stages[0]
+        if isinstance(stage, PlanStage):
+            stage.call = self.numbers
+        return stage
+
+    @property
+    def numbers(self) -> CallNumbers:
+        """Return the numbers by which timelines name the call."""
+        return CallNumbers(self.ring_number, self.sequence, self.start)
+
+    def step(self, seconds: float) -> bool:
         """Advance the stages. Return True when the operation is done and its request complete, also after an error.
 
         An exception from a signal handler, such as Ctrl-C, does not end the operation: step() raises it.
@@ -111,12 +125,10 @@ class Operation:
             self.predecessor = None
         try:
             while self.stage is not None or self.stages:
-                if self.stage is None:
-                    self.stage = self.stages[0]()
-                    del self.stages[0]
-                if not self.stage.advance(seconds):
+                stage = self.stage or self._next_stage()
+                if not stage.advance(seconds):
                     return False
-                self.progress, self.stage = self.stage.progress, None
+                self.progress, self.stage = stage.progress, None
         except BaseException as error:  # raised later, by the call that waits for this operation
             if may_be_an_interrupt(error):
                 raise
@@ -202,13 +214,17 @@ class Operation:
         if self.predecessor is not None and not self.predecessor.done:
             self.polled_at = now
             return 0.0
-        progress = self.stage.progress if self.stage is not None else self.progress
-        if progress != self.last_progress:
+        if (progress := self.counters) != self.last_progress:
             self.last_progress, self.stalled_for, self.asked_after = progress, 0.0, 0.0
         else:
             self.stalled_for += min(now - self.polled_at, MAX_POLL_GAP)
         self.polled_at = now
         return self.stalled_for
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """Return (messages posted, bytes sent, steps finished) of this stage, or of the last completed one."""
+        return self.stage.progress if self.stage is not None else self.progress
 
     def describe(self) -> list[str]:
         """Describe what this operation waits for, one item per line."""

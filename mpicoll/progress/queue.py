@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from typing import Protocol
 
@@ -37,6 +38,19 @@ def advance_all(but: Queue | None = None) -> None:
     for queue in list(_busy):
         if queue is not but:
             queue.poll(blocking=False)
+
+
+def _advance_in_turn(operation: Operation, seconds: float) -> bool:
+    """Advance an operation as Operation.step does, and record a turn of the Python thread if anything moved.
+
+    If the driver advances the plan, the plan's counters are not the Python thread's.
+    """
+    before, began, is_driven = operation.counters, time.monotonic_ns(), operation.is_driven
+    done = operation.step(seconds)
+    posted, sent, steps = (0 if is_driven else max(0, b - a) for a, b in zip(before, operation.counters))
+    if done or posted or steps:
+        THREAD.table.turns.add(operation.numbers, began, (posted, sent, steps))
+    return done
 
 
 class QueueOwner(ErrorExplainer, Protocol):
@@ -168,7 +182,8 @@ class Queue:
 
     def step(self, seconds: float) -> bool:
         """Advance every operation once, and remove those that end. Return whether any ended."""
-        ended = [operation for operation in self.in_flight if operation.step(seconds)]
+        advance = _advance_in_turn if THREAD.records_turns() else Operation.step
+        ended = [operation for operation in self.in_flight if advance(operation, seconds)]
         for operation in ended:
             slot = operation.sequence % SEQUENCES
             if self.slots.get(slot) is operation:

@@ -14,6 +14,7 @@ from ..engines.protocol import Execution, PendingMessages
 from ..errors import spans
 from .table import IN_PROGRESS, Row
 from .thread import THREAD
+from .turns import NO_CALL
 
 
 class Stage(Protocol):
@@ -87,6 +88,7 @@ class PlanStage:
 
     row: Row | None = None
     is_put = False  # whether put_in_table() has run
+    call = NO_CALL  # to which timelines ascribe what the driver does for the plan
 
     def __init__(self, execution: Execution) -> None:
         self.execution, self.is_over, self.code = execution, False, IN_PROGRESS
@@ -99,7 +101,7 @@ class PlanStage:
         if self.step is not None:
             self.row = self.row or THREAD.row()
             if self.row is not None:
-                THREAD.put(self.row, self.step)
+                THREAD.put(self.row, self.step, self.call)
         self.is_put = True
 
     def advance(self, seconds: float) -> bool:

@@ -20,10 +20,13 @@ from ..kernels import memory
 from ..kernels.cache import jit
 from ..kernels.deferred import njit
 from ..kernels.memory import address_of, call_int, call_long, compare_and_set, line
+from . import turns
+from .turns import NO_CALL, CallNumbers, Turns
 
 ROWS = 256  # plans in the table at once; Python advances further ones
 # words of a row; CODE is the last return value of the function: IN_PROGRESS until the plan has ended
-LOCK, ARGUMENT, CODE, FUNCTION, COUNTERS = range(5)
+# COMM, SEQUENCE and START name the call for timelines
+LOCK, ARGUMENT, CODE, FUNCTION, COUNTERS, COMM, SEQUENCE, START = range(8)
 ROW = 8
 FREE, ADVANCED, HELD = range(3)  # values of LOCK: no thread has the row, a thread advances it, Python reads its plan
 # Words that Python and the driver share: whether the driver must end, whether it has begun, how it sleeps; how many
@@ -33,8 +36,8 @@ STOP, BEGUN, SLEEP, WAITERS, COMPUTES, CONTENDED, IDLE_SINCE, PASSES, USED = ran
 # Words of the driver: when it last read the main thread's delay, that delay (the time in which the thread was ready to
 # run without a processor), until when processors count as contended; then addresses and descriptors.
 DELAY_READ_AT, DELAY, CONTENDED_UNTIL, TABLE, WAKE, ENDED, DELAYS, POLL_ARGUMENT, TIME, BYTES = range(9, 19)
-POLL, READ, PREAD, WRITE, YIELD, USLEEP, CLOCK = range(19, 26)
-CONTROL = 26
+POLL, READ, PREAD, WRITE, YIELD, USLEEP, CLOCK, TURNS = range(19, 27)  # TURNS: the header of turns.py
+CONTROL = 27
 AWAKE, DOZING, ASLEEP = range(3)  # the driver sleeps briefly or not at all; for a longer, limited time; until woken
 IN_PROGRESS = 0
 _MAX_YIELDS = 100  # of a thread that waits for the lock of a row, before it returns to its caller
@@ -48,12 +51,13 @@ def moves(address):  # type: ignore[no-untyped-def]
     return counters[0] + counters[1] + counters[2]
 
 
-@jit("void(int64, int64, int64, int64)", also=(memory.__file__,), in_python=False)
-def put(at, function, argument, counters):  # type: ignore[no-untyped-def]
+@jit("void(int64, int64, int64, int64, int64, int64, int64)", also=(memory.__file__,), in_python=False)
+def put(at, function, argument, counters, comm, sequence, start):  # type: ignore[no-untyped-def]
     """Put a plan into the row at an address, unless it was put there before."""
     row = line(at, ROW)
     if row[ARGUMENT] == 0 and row[CODE] == IN_PROGRESS:
         row[FUNCTION], row[COUNTERS] = function, counters
+        row[COMM], row[SEQUENCE], row[START] = comm, sequence, start
         compare_and_set(at + 8 * ARGUMENT, 0, argument)
 
 
@@ -102,9 +106,13 @@ def remove(control_at, at):  # type: ignore[no-untyped-def]
 
 
 @njit
-def pass_over(control, advances):  # type: ignore[no-untyped-def]
-    """Advance every plan once if `advances`. Return how many were in progress, whether any moved, whether any ended."""
+def pass_over(control, advances, records):  # type: ignore[no-untyped-def]
+    """Advance every plan once if `advances`. Return how many were in progress, whether any moved, whether any ended.
+
+    records: record turns for timelines, if any is recorded. Only the driver may.
+    """
     alive, moved, ended = 0, False, False
+    header = line(control[TURNS], turns.HEADER)
     for i in range(control[USED]):
         at = control[TABLE] + 8 * ROW * i
         row = line(at, ROW)
@@ -115,9 +123,13 @@ def pass_over(control, advances):  # type: ignore[no-untyped-def]
             continue
         if row[ARGUMENT] != 0 and row[CODE] == IN_PROGRESS:
             before = moves(row[COUNTERS])
+            turn = turns.begin(header, row[COUNTERS]) if records else 0
             row[CODE] = call_long(row[FUNCTION], (row[ARGUMENT], 0))
-            ended |= row[CODE] != IN_PROGRESS
-            moved |= moves(row[COUNTERS]) != before
+            has_ended, has_moved = row[CODE] != IN_PROGRESS, moves(row[COUNTERS]) != before
+            if turn != 0 and (has_ended or has_moved):
+                turns.end(control[TURNS], turn, row[COUNTERS], row[COMM], row[SEQUENCE], row[START])
+            ended |= has_ended
+            moved |= has_moved
         compare_and_set(at, ADVANCED, FREE)
     return alive, moved, ended
 
@@ -134,11 +146,13 @@ class Table:
         poll_argument = np.array([wake, 1], np.int32)  # struct pollfd: the descriptor, POLLIN
         self._memory = poll_argument, np.zeros(2, np.int64), np.zeros(DRAIN, np.uint8)
         c, mpi = ctypes.CDLL(None), ctypes.CDLL(MPI.__file__)
+        self.turns = Turns(ctypes.cast(c.clock_gettime, ctypes.c_void_p).value or 0)
         functions = c.ppoll, c.read, c.pread, c.write, c.sched_yield, c.usleep, mpi.MPI_Wtime
         self.control[TABLE] = address_of(self.rows)
         self.control[[WAKE, ENDED, DELAYS]] = wake, ended, -1
         self.control[[POLL_ARGUMENT, TIME, BYTES]] = [address_of(array) for array in self._memory]
-        self.control[POLL:] = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
+        self.control[TURNS] = self.turns.address
+        self.control[POLL:TURNS] = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
         self.at = address_of(self.control)
 
     def row(self) -> Row | None:
@@ -158,12 +172,12 @@ class Row:
         self._table, self._number = table, number
         self.at = table.control.item(TABLE) + 8 * ROW * number
 
-    def put(self, step: CompiledStep) -> None:
-        """Put a plan into the row. A second call, after an interrupt, does nothing.
+    def put(self, step: CompiledStep, call: CallNumbers = NO_CALL) -> None:
+        """Put a plan of a call into the row. A second call, after an interrupt, does nothing.
 
         After this the caller reads SLEEP, and wakes the driver if that is ASLEEP.
         """
-        put.entry(self.at, step.function, step.argument, step.counters)
+        put.entry(self.at, step.function, step.argument, step.counters, *call)
 
     @property
     def has_ended(self) -> bool:

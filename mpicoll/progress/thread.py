@@ -31,6 +31,7 @@ from . import driver
 from .driver import MAX_PAUSE
 from .faults import contained, log_once
 from .table import ASLEEP, BEGUN, COMPUTES, CONTENDED, DELAYS, DOZING, IDLE_SINCE, SLEEP, STOP, WAITERS, Row, Table
+from .turns import NO_CALL, CallNumbers
 
 POLL_PAUSE = 50e-6  # seconds between two polls of what compiled code cannot advance
 WAITING_PAUSE = 500e-6  # seconds between two polls of the same while another thread waits
@@ -115,9 +116,9 @@ class ProgressThread:
         """Return an empty row for a plan; None if compiled code cannot advance plans, or the table is full."""
         return self.table.row() if self.is_compiled() else None
 
-    def put(self, row: Row, step: CompiledStep) -> None:
-        """Put a plan into its row, and wake the driver unless a waiting thread advances the plan."""
-        row.put(step)
+    def put(self, row: Row, step: CompiledStep, call: CallNumbers = NO_CALL) -> None:
+        """Put a plan of a call into its row, and wake the driver unless a waiting thread advances the plan."""
+        row.put(step, call)
         if not self.waiters:
             self.wake_sleeping_driver()
 
@@ -149,6 +150,10 @@ class ProgressThread:
         """Wake the driver if it is ASLEEP."""
         if self.control.item(SLEEP) == ASLEEP:
             self.wake_driver.set()
+
+    def records_turns(self) -> bool:
+        """Return whether this is the Python thread, and a timeline records what it does."""
+        return self.table.turns.users > 0 and threading.current_thread() is self.thread
 
     # -- the threads ---------------------------------------------------------------------------------------
 

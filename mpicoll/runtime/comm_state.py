@@ -238,7 +238,11 @@ class CommState:
     # -- callbacks of the queue: see QueueOwner in progress/queue.py --------------------------------------
 
     def operation_begins(self, operation: Operation) -> None:
-        """Write the row of a call into the history, unless that was done when the call began."""
+        """Write the row of a call into the history, unless that was done when the call began.
+
+        Timelines name the call by the number of this communicator.
+        """
+        operation.ring_number = 0 if operation.is_message else self.sinks.ring_sink.number
         if not operation.row and not operation.is_message:
             how, start = (operation.name, operation.form, operation.choice.algorithm), operation.start
             operation.row = self.history.begin(operation.sequence, *how, operation.recorded_arguments, start)

@@ -52,19 +52,30 @@ def pair(timelines: Sequence[RankTimeline]) -> tuple[list[np.ndarray], int]:
     return np.split(numbers, np.cumsum([len(some) for some in of_ranks])[:-1]), len(in_order)
 
 
+def sent_and_arrived(timelines: Sequence[RankTimeline], numbers: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return four arrays, with a value for each pair of messages: the sender, when it sent, the receiver, the arrival.
+
+    Ranks are indices in timelines, times are seconds. A message that did not arrive, since its call broke off, is left
+    out. numbers: those of `pair`.
+    """
+    messages = np.concatenate([np.empty((0, COLUMNS), np.int64), *map(rows, timelines)])
+    rank, number = np.repeat(np.arange(len(timelines)), [len(some) for some in numbers]), np.concatenate(numbers)
+    ends = list[np.ndarray]()
+    for of_end, column in ((messages[:, KIND] == SEND, POSTED), (is_receive(messages), ARRIVED)):
+        paired = np.flatnonzero(of_end & (number != UNMATCHED))
+        paired = paired[np.argsort(number[paired])]
+        ends += [rank[paired], messages[paired, column] * 1e-9]
+    has_arrived = ends[3] > 0
+    return tuple(end[has_arrived] for end in ends)
+
+
 def most_before_sent(timelines: Sequence[RankTimeline], numbers: Sequence[np.ndarray]) -> float:
     """Return the most seconds by which a message arrived before it was sent, 0 if none did: clocks drifted unevenly.
 
     numbers: those of `pair`.
     """
-    messages = np.concatenate([np.empty((0, COLUMNS), np.int64), *map(rows, timelines)])
-    number, ends = np.concatenate(numbers), []
-    for of_end, column in ((messages[:, KIND] == SEND, POSTED), (is_receive(messages), ARRIVED)):
-        paired = np.flatnonzero(of_end & (number != UNMATCHED))
-        ends.append(messages[paired[np.argsort(number[paired])], column])
-    sent, arrived = ends
-    early = np.where(arrived > 0, sent - arrived, 0)  # 0: the call broke off before it arrived
-    return float(early.max(initial=0)) * 1e-9
+    _, sent, _, arrived = sent_and_arrived(timelines, numbers)
+    return float((sent - arrived).max(initial=0))
 
 
 def _count_up(channel: np.ndarray) -> np.ndarray:

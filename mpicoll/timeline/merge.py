@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..errors import TimelineError
 from .match import UNMATCHED
@@ -14,6 +12,7 @@ from .read import MOST, NUMBER, Key, Part, TimelineFile
 
 ROUNDING = 0.01  # microseconds by which times in files are rounded at most, and more
 _TEXTS = "run", "clock", "host"
+_Cell = tuple[int, str, int, int]  # of a grid: rank, name, and in widths when a span began and ended
 
 
 class _Place(NamedTuple):
@@ -51,7 +50,9 @@ def merge(files: Sequence[TimelineFile]) -> TimelineFile:
     steps = {key: file.steps[key] for key, file in owners.items() if key in file.steps}
     facts = _facts([file.facts for file in files], {part.rank for parts in calls.values() for part in parts})
     path = ", ".join(file.path for file in files)
-    return TimelineFile(path, calls, steps, list(_program(shifted, owners, 2 * facts["clock_error_us"])), facts)
+    program = list(_program(shifted, owners, 2 * facts["clock_error_us"]))
+    turns = [turn for file in shifted for turn in file.turns if owners.get(turn.key) is file]
+    return TimelineFile(path, calls, steps, program, facts, turns)
 
 
 def _place(file: TimelineFile) -> _Place:
@@ -95,7 +96,8 @@ def _shifted(files: Iterable[TimelineFile], shifts: Iterable[float]) -> Iterator
             return part._replace(began=part.began + shift, ended=part.ended + shift, facts=facts)
 
         calls, steps = ({key: list(map(move, parts)) for key, parts in of.items()} for of in (file.calls, file.steps))
-        yield file._replace(calls=calls, steps=steps, program=list(map(move, file.program)))
+        program, turns = (list(map(move, parts)) for parts in (file.program, file.turns))
+        yield file._replace(calls=calls, steps=steps, program=program, turns=turns)
         next_number = max(next_number, max(numbers) + 1)
 
 
@@ -106,22 +108,42 @@ def _renumbered(message: Sequence[int], offset: int) -> list[int]:
 
 def _program(files: Iterable[TimelineFile], owners: dict[Key, TimelineFile], tolerance: float) -> Iterator[Part]:
     """Yield the waits for calls of the files that have these calls, and spans: those that several files have once."""
-    spans: dict[tuple[int, str], list[list[float]]] = defaultdict(list)
+    width = tolerance + ROUNDING
+    recorded: dict[_Cell, list[Part]] = defaultdict(list)  # the spans of earlier files
     for file in files:
-        recorded = {place: np.array(times) for place, times in spans.items()}
+        new = list[Part]()
         for part in file.program:
             if "communicator" in part.facts:
                 if owners.get(part.key) is file:
                     yield part
-                continue
-            before, times = recorded.get((part.rank, part.name)), [part.began, part.ended]
-            if before is None or np.abs(before - times).max(axis=1).min() > tolerance + ROUNDING:
-                spans[part.rank, part.name].append(times)
+            elif not _has_close(_nearby(recorded, part, width), part, width):
+                new.append(part)
                 yield part
+        for part in new:
+            recorded[_cell(part, width)].append(part)
+
+
+def _cell(part: Part, width: float) -> _Cell:
+    """Return the cell of a span in a grid over its two times, so that close spans are in cells beside each other."""
+    return part.rank, part.name, int(part.began // width), int(part.ended // width)
+
+
+def _nearby(recorded: Mapping[_Cell, list[Part]], part: Part, width: float) -> list[Part]:
+    """Return the recorded spans in the cell of a span and in those beside it."""
+    if not recorded:
+        return []
+    rank, name, row, column = _cell(part, width)
+    cells = ((rank, name, row + i, column + j) for i in (0, -1, 1) for j in (0, -1, 1))
+    return [span for cell in cells for span in recorded.get(cell, ())]
+
+
+def _has_close(spans: Sequence[Part], part: Part, width: float) -> bool:
+    """Return whether one of the spans begins and ends within so many microseconds of this one."""
+    return any(abs(span.began - part.began) <= width and abs(span.ended - part.ended) <= width for span in spans)
 
 
 def _facts(all_facts: Sequence[dict[str, Any]], ranks: set[int]) -> dict[str, Any]:
     """Return facts of all files together."""
-    sums = ("dropped_calls", "lost_messages", "messages", "unmatched_messages")
+    sums = ("dropped_calls", "dropped_turns", "lost_messages", "messages", "unmatched_messages")
     facts = {name: sum(facts.get(name, 0) for facts in all_facts) for name in sums}
     return facts | {"ranks": len(ranks), "clock_error_us": max(facts.get("clock_error_us", 0.0) for facts in all_facts)}

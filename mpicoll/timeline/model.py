@@ -51,8 +51,19 @@ class Identity(NamedTuple):
     process: str = ""
 
 
+# Columns of a turn: the thread, an index in THREADS; the call, an index in the calls of the rank; times in nanoseconds;
+# messages posted, bytes sent and steps finished in the turn.
+THREAD, CALL, BEGAN, ENDED, POSTED, SENT, STEPS = range(7)
+TURN_COLUMNS = 7
+THREADS = "mpicoll-driver", "mpicoll-progress"  # as the system names them
+NO_TURNS = np.empty((0, TURN_COLUMNS), np.int64)
+
+
 class RankTimeline(NamedTuple):
-    """The record of one rank of COMM_WORLD; dropped is how many calls were too many to keep."""
+    """The record of one rank of COMM_WORLD.
+
+    dropped is how many calls were too many to keep, dropped_turns how many turns of progress threads.
+    """
 
     rank: int
     host: str
@@ -61,3 +72,5 @@ class RankTimeline(NamedTuple):
     dropped: int
     error: float  # the most seconds by which its times may be wrong
     identity: Identity = Identity()
+    turns: np.ndarray = NO_TURNS
+    dropped_turns: int = 0

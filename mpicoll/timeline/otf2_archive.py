@@ -57,7 +57,7 @@ def write(recorded: TimelineFile, folder: str | Path) -> None:
     """Write an archive to a folder that is new or empty. Raises OSError, TimelineError."""
     kinds: Kinds = [(COLLECTIVE, part) for part in chain.from_iterable(recorded.calls.values())]
     kinds += [(MESSAGE, part) for part in chain.from_iterable(recorded.steps.values())]
-    kinds += [(SPAN, part) for part in recorded.program]
+    kinds += [(SPAN, part) for part in chain(recorded.program, recorded.turns)]
     tracks: dict[tuple[int, int], Kinds] = {(part.rank, PROGRAM): [] for _, part in kinds}
     for kind, part in kinds:
         tracks.setdefault((part.rank, part.track), []).append((kind, part))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import TimelineError
-from .trace_events import COLLECTIVE, MESSAGE, SPAN, WAIT
+from .trace_events import COLLECTIVE, COUNTS, MESSAGE, SPAN, TURN, WAIT
 
 Key = tuple[str, int, int]  # communicator, call and start: what names a call on all its ranks
 Types = AbstractSet[type]
@@ -27,10 +27,16 @@ _PLACE = itemgetter(*_PLACES)
 _FACTS: dict[str, Types] = {"communicator": {str}, "call": {int}, "start": {int}}
 _KEY = itemgetter(*_FACTS)
 _TEXTS: dict[str, Types] = {key: {str} for key in ("collective", "form", "algorithm")}
-_OF_CATEGORY = {MESSAGE: _FACTS, COLLECTIVE: {**_FACTS, **_TEXTS, "bytes": {int}, "exposed_us": NUMBER}}
+STEP = "strand", "chunk", "step"  # which name a step of a call on a rank
+_OF_CATEGORY = {
+    COLLECTIVE: {**_FACTS, **_TEXTS, "bytes": {int}, "exposed_us": NUMBER},
+    MESSAGE: {**_FACTS, **{key: {int} for key in STEP}},
+    TURN: {**_FACTS, **{key: {int} for key in COUNTS}},
+}
+_CATEGORIES = (COLLECTIVE, MESSAGE, WAIT, SPAN, TURN)
 _OPTIONAL = ("root", "sent", "received")  # numbers that not every call has
 MOST = 1e18  # microseconds that a clock may show, and more than any count: beyond it, or NaN, a file is damaged
-_OF_FILE = {"clock_error_us", "dropped_calls", "lost_messages", "messages", "unmatched_messages"}
+_OF_FILE = {"clock_error_us", "dropped_calls", "dropped_turns", "lost_messages", "messages", "unmatched_messages"}
 
 
 class Part(NamedTuple):
@@ -52,7 +58,7 @@ class Part(NamedTuple):
 class TimelineFile(NamedTuple):
     """The contents of a file: by what names a call, its parts on all ranks, and the steps of its plans; and facts.
 
-    program has the waits and spans of the program.
+    program has the waits and spans of the program, turns those of the progress threads.
     """
 
     path: str
@@ -60,6 +66,7 @@ class TimelineFile(NamedTuple):
     steps: dict[Key, list[Part]]
     program: list[Part]
     facts: dict[str, Any]
+    turns: Sequence[Part] = ()
 
 
 class Trace(NamedTuple):
@@ -114,13 +121,13 @@ def timeline_of(trace: Trace) -> TimelineFile:
         if type(facts[name]) not in NUMBER or not abs(facts[name]) < MOST:
             raise TimelineError(f"{path}: {name} of its otherData is no number")
     program = [part for category in (WAIT, SPAN) for part in _checked(trace, events, category)]
-    return TimelineFile(path, calls, steps, program, facts)
+    return TimelineFile(path, calls, steps, program, facts, _checked(trace, events, TURN))
 
 
 def _own(trace: Trace) -> list[dict[str, Any]]:
     """Return the events that are of a category of mpicoll's parts."""
     events = [event for event in trace.events if type(event) is dict and "cat" in event]
-    return [event for event in events if event["cat"] in (COLLECTIVE, MESSAGE, WAIT, SPAN) and event.get("ph") == "X"]
+    return [event for event in events if event["cat"] in _CATEGORIES and event.get("ph") == "X"]
 
 
 def _by_call(parts: Sequence[Part]) -> dict[Key, list[Part]]:

@@ -14,10 +14,13 @@ from ..diagnostics.record import Record
 from ..diagnostics.ring import RING, CallKind, Recorded
 from ..engines import events
 from ..engines.events import RECORDING
+from ..progress import turns
+from ..progress.thread import THREAD
+from ..progress.turns import Mark, RecordedTurns
 from ..runtime.comm_state import LIVE, OPENED, CommState
 from ..selection.select import NATIVE
 from .clock import Correction, identity
-from .model import Call, RankTimeline, Span
+from .model import NO_TURNS, Call, RankTimeline, Span
 from .spans import SINKS
 
 MOST_MESSAGES = 2_000_000  # that the ranks of a timeline keep together; later ones replace the first
@@ -43,10 +46,13 @@ class Recorder:
         self.communicators: dict[int, _Communicator] = {}  # by their numbers in the ring
         self.first = 0  # the number of the first call in the ring
         self.recorded: Recorded | None = None
+        self.first_turn = Mark(0, 0)
+        self.turns = RecordedTurns()
 
     def start(self) -> None:
         """Record from now on, on the communicators that exist and on those that are made."""
         self.first = RING.begin(self.most)
+        self.first_turn = THREAD.table.turns.begin()
         RECORDING.begin()
         SINKS.append(self.spans)
         for state in list(LIVE.values()):
@@ -63,6 +69,8 @@ class Recorder:
         RECORDING.end()
         self.recorded = RING.since(self.first)
         RING.end()
+        self.turns = THREAD.table.turns.since(self.first_turn)
+        THREAD.table.turns.end()
 
     def watch(self, state: CommState) -> None:
         """Record the calls on a communicator, if all its ranks are those of the timeline."""
@@ -77,13 +85,31 @@ class Recorder:
         spans = [Span(span.name, *pair) for span, pair in zip(self.spans, correction(ends).tolist(), strict=True)]
         host, rank = MPI.Get_processor_name(), MPI.COMM_WORLD.rank
         assert self.recorded is not None
-        calls = _calls(self.recorded, self.communicators, correction)
-        return RankTimeline(rank, host, calls, spans, self.recorded.dropped, correction.error, identity())
+        rows = self.recorded.calls[np.isin(self.recorded.calls[:, ring.COMM], list(self.communicators))]
+        calls = _calls(rows, self.recorded, self.communicators, correction)
+        facts = self.recorded.dropped, correction.error, identity()
+        return RankTimeline(rank, host, calls, spans, *facts, _turns(rows, self.turns, correction), self.turns.dropped)
 
 
-def _calls(recorded: Recorded, communicators: dict[int, _Communicator], correction: Correction) -> list[Call]:
-    """Return the calls on some communicators, with times of rank 0's clock and peers as ranks of COMM_WORLD."""
-    rows = recorded.calls[np.isin(recorded.calls[:, ring.COMM], list(communicators))]
+def _turns(calls: np.ndarray, recorded: RecordedTurns, correction: Correction) -> np.ndarray:
+    """Return the turns in which threads advanced these calls, as rows of model.py with times of rank 0's clock."""
+    rows = np.concatenate([recorded.driver, recorded.python])
+    if not len(rows):
+        return NO_TURNS
+    numbers = {key: i for i, key in enumerate(map(tuple, calls[:, [ring.COMM, ring.SEQUENCE, ring.START]].tolist()))}
+    keys = rows[:, [turns.COMM, turns.SEQUENCE, turns.START]].tolist()
+    call = np.array([numbers.get(tuple(key), -1) for key in keys])
+    thread = np.repeat([0, 1], [len(recorded.driver), len(recorded.python)])
+    times = np.round(correction(rows[:, [turns.BEGAN, turns.ENDED]] * 1e-9) * 1e9).astype(np.int64)
+    counts = rows[:, [turns.POSTED, turns.SENT, turns.STEPS]]
+    of_calls: np.ndarray = np.column_stack([thread, call, times, counts])[call >= 0]
+    return of_calls
+
+
+def _calls(
+    rows: np.ndarray, recorded: Recorded, communicators: dict[int, _Communicator], correction: Correction
+) -> list[Call]:
+    """Return calls of some communicators, with times of rank 0's clock and peers as ranks of COMM_WORLD."""
     messages, bounds = _messages(rows, recorded, communicators, correction)
     times = correction(rows[:, [ring.BEGAN, ring.WAITED, ring.ENDED]] * 1e-9).tolist()
     calls = []

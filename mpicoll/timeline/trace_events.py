@@ -1,7 +1,8 @@
 """Timelines as files of the Trace Event Format, which Perfetto and Chrome's about:tracing open.
 
-A rank is a process. Its tracks are the program, with blocking calls, waits and spans; the calls in flight; and the
-messages of plans, a track for each chunk in flight. Messages are flow arrows. Times are microseconds since the first.
+A rank is a process. Its tracks are the program, with blocking calls, waits and spans; the turns of the two progress
+threads; the calls in flight; and the messages of plans, a track for each chunk in flight. Messages are flow arrows.
+Times are microseconds since the first.
 
 The format: Nat Duca, Dean Michael Berris, Trace Event Format, 2016.
 """
@@ -19,34 +20,39 @@ import numpy as np
 from .._version import __version__
 from ..engines.events import ARRIVED, CHUNK, ENDED, KIND, NBYTES, NO_MESSAGE, PEER, POSTED, STEP, STRAND
 from ..plans.plan import SEND
-from .match import UNMATCHED, is_receive, most_before_sent, pair, rows
-from .model import Call, Identity, RankTimeline
+from . import drift
+from .match import UNMATCHED, is_receive, pair, rows
+from .model import THREADS, Call, Identity, RankTimeline
 from .steps import steps
 from .tracks import place
 
-COLLECTIVE, WAIT, MESSAGE, SPAN = "collective", "wait", "message", "span"  # categories
-PROGRAM, IN_FLIGHT, MESSAGES = 0, 1000, 2000  # the first tracks of each group
-GROUPS = {PROGRAM: "program", IN_FLIGHT: "in flight", MESSAGES: "messages"}
+COLLECTIVE, WAIT, MESSAGE, SPAN, TURN = "collective", "wait", "message", "span", "turn"  # categories
+PROGRAM, DRIVER, PYTHON_THREAD, IN_FLIGHT, MESSAGES = 0, 800, 900, 1000, 2000  # the first tracks of each group
+GROUPS = {
+    PROGRAM: "program", DRIVER: THREADS[0], PYTHON_THREAD: THREADS[1], IN_FLIGHT: "in flight", MESSAGES: "messages"
+}  # fmt: skip
+COUNTS = "posted", "sent", "steps"  # of a turn: messages, bytes, and steps finished
 SHORTEST = 1e-3  # microseconds of a slice: viewers round to nanoseconds, and arrows end inside slices
 Event = dict[str, Any]
 
 
 def trace(timelines: Sequence[RankTimeline]) -> dict[str, Any]:
     """Return the object that the file holds. The times of all ranks are on the clock of the first one."""
+    numbers, pairs = pair(timelines)
+    errors = sorted((timeline.error for timeline in timelines), reverse=True)
+    timelines, error = drift.evened(timelines, numbers, sum(errors[:2]))  # of two ranks, either of which may be wrong
     began = [call.began for t in timelines for call in t.calls] + [span.began for t in timelines for span in t.spans]
     origin = min(began, default=0.0)
-    numbers, pairs = pair(timelines)
     events: list[Event] = []
     for timeline, of_rank in zip(timelines, numbers, strict=True):
         events += _Rank(timeline, origin, of_rank).events()
-    errors = sorted((timeline.error for timeline in timelines), reverse=True)
-    error = max(sum(errors[:2]), most_before_sent(timelines, numbers))  # of two ranks, either of which may be wrong
     receives = sum(int(is_receive(rows(timeline)).sum()) for timeline in timelines)
     facts = {
         "mpicoll": __version__,
         "ranks": len(timelines),
         "clock_error_us": round(1e6 * error, 3),
         "dropped_calls": max((t.dropped for t in timelines), default=0),
+        "dropped_turns": max((t.dropped_turns for t in timelines), default=0),
         "lost_messages": sum(call.lost for t in timelines for call in t.calls),
         "messages": receives,
         "unmatched_messages": receives - pairs,
@@ -73,8 +79,8 @@ def write(content: dict[str, Any], path: str | Path) -> None:
 def track_name(track: int) -> str:
     """Return the name of a track of a rank.
 
-    >>> [track_name(track) for track in (0, 1000, 2002)]
-    ['program', 'in flight', 'messages 3']
+    >>> [track_name(track) for track in (0, 800, 1000, 2002)]
+    ['program', 'mpicoll-driver', 'in flight', 'messages 3']
     """
     group = max((first for first in GROUPS if first <= track), default=PROGRAM)
     return GROUPS[group] + (f" {track - group + 1}" if track != group else "")
@@ -88,7 +94,7 @@ class _Rank:
 
     def events(self) -> list[Event]:
         """Return all of them, those that name the tracks first."""
-        events = [*self._program(), *self._in_flight(), *self._messages()]
+        events = [*self._program(), *self._turns(), *self._in_flight(), *self._messages()]
         title = f"rank {self.timeline.rank} on {self.timeline.host}"
         names = [self._name("process_name", title), self._name("process_sort_index", self.timeline.rank)]
         for track in sorted({event["tid"] for event in events}):
@@ -110,6 +116,14 @@ class _Rank:
             elif call.waited < call.ended:
                 slices.append((f"wait for {call.name}", WAIT, call.waited, call.ended, _key(call)))
         return self._placed(slices, PROGRAM)
+
+    def _turns(self) -> Iterator[Event]:
+        """Yield what the progress threads did for calls; a thread does one thing after the other."""
+        calls = self.timeline.calls
+        for thread, call, began, ended, *counts in self.timeline.turns.tolist():
+            facts = _key(calls[call]) | dict(zip(COUNTS, counts))
+            track = (DRIVER, PYTHON_THREAD)[thread]
+            yield self._slice(f"advance {calls[call].name}", TURN, began * 1e-9, ended * 1e-9, track, facts)
 
     def _in_flight(self) -> Iterator[Event]:
         """Yield nonblocking and persistent calls, from their start until they are complete."""

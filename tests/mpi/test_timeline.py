@@ -17,7 +17,9 @@ from support.trace_events import check_format
 import mpicoll
 from mpicoll.engines import mpi4py as reference
 from mpicoll.engines.events import RECORDING
-from mpicoll.timeline import clock, merge, read, recorder, waits
+from mpicoll.progress import turns
+from mpicoll.progress.thread import THREAD
+from mpicoll.timeline import clock, merge, read, recorder, threads, trace_events, waits
 from mpicoll.timeline.path import critical_path
 
 COLLECTIVES = sorted(collectives.EQUAL_BLOCKS)
@@ -259,6 +261,32 @@ def test_the_oldest_calls_are_dropped(comm, ours, monkeypatch):
         calls = slices(timeline, "collective")
         assert timeline.trace["otherData"]["dropped_calls"] >= 20
         assert max(call["args"]["call"] for call in calls) - min(call["args"]["call"] for call in calls) < 10
+
+
+def test_turns_of_the_progress_threads_while_the_program_computes(comm, ours, engine, tmp_path):
+    """Every rank but the last posts early, so that only its threads can advance the call before Wait."""
+    x, y = np.full(30_000, comm.rank + 1.0), np.empty(30_000)
+    with ours.using(engine=engine, allreduce="ring"), ours.timeline(tmp_path / "t.json") as timeline:
+        for _ in range(3):
+            time.sleep(0.05 * (comm.rank == P - 1))
+            request = ours.Iallreduce(x, y)
+            time.sleep(0.2)
+            request.Wait()
+    assert np.all(y == P * (P + 1) / 2)
+    assert not THREAD.table.turns.users and not THREAD.table.turns.header[turns.ON]
+    if comm.rank == 0 and P > 1:
+        check_format(timeline.trace)
+        recorded = read.read(tmp_path / "t.json")
+        rows = threads.progress(recorded)
+        assert [row.rank for row in rows] == list(range(P))
+        assert rows[0].turns and 0 < rows[0].steps <= rows[0].all_steps == 3 * 2 * (P - 1)
+        assert 0 < rows[0].working < rows[0].by_threads <= rows[0].hidden
+        own = [turn for turn in recorded.turns if turn.rank == 0]
+        assert (trace_events.DRIVER if engine == "compiled" else trace_events.PYTHON_THREAD) in {t.track for t in own}
+        calls = {key: part for key, parts in recorded.calls.items() for part in parts if part.rank == 0}
+        for turn in own:
+            call = calls[turn.key]
+            assert call.began - 1 <= turn.began <= call.ended, "a turn of another call"
 
 
 def test_a_block_that_raises_ends_the_recording(ours):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from support import command
 from unit.test_other_traces import TORCH
-from unit.test_timeline import US, call, exchange, of, saved
+from unit.test_timeline import US, call, exchange, of, saved, with_turns
 
 from mpicoll import timeline
 from mpicoll.timeline import trace_events
@@ -67,6 +67,15 @@ def test_calls_messages_and_spans(otf2, tmp_path):
     assert records["rank 1", "in flight"] == [("Enter", 20, "Iallreduce"), ("Leave", 30, "Iallreduce")]
     assert records["rank 1", "program"][-2:] == [
         ("Enter", 25, "wait for Iallreduce"), ("Leave", 30, "wait for Iallreduce"),
+    ]  # fmt: skip
+
+
+def test_turns_of_threads(otf2, tmp_path):
+    saved(tmp_path / "t.json", with_turns())
+    records, *_ = written(otf2, tmp_path / "t.json", tmp_path / "archive")
+    assert records["rank 0", "mpicoll-driver"] == [
+        ("Enter", 10, "advance Iallreduce"), ("Leave", 11, "advance Iallreduce"),
+        ("Enter", 20, "advance Iallreduce"), ("Leave", 22, "advance Iallreduce"),
     ]  # fmt: skip
 
 

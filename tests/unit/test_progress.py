@@ -14,9 +14,10 @@ import pytest
 
 from mpicoll.engines.protocol import CompiledStep
 from mpicoll.kernels.memory import address_of
-from mpicoll.progress import driver, table
+from mpicoll.progress import driver, queue, table, turns
 from mpicoll.progress import thread as progress
 from mpicoll.progress.thread import ProgressThread
+from mpicoll.progress.turns import CallNumbers
 
 LIMIT = 20.0  # seconds that the thread has to do what it does in milliseconds
 
@@ -242,6 +243,114 @@ def test_a_waiting_thread_advances_all_plans(thread):
         thread.wait(0.02)
     assert len(plans[0][1]) > before + 50
     rows[0].free()
+
+
+def test_the_driver_records_turns_in_which_something_moved(thread):
+    """Polls between them leave no rows, nor do those of a thread that waits, nor any while nothing is recorded."""
+    thread.start()
+    own = thread.table.turns
+
+    def play():
+        """Advance a plan whose 3rd call posts a message of 8 B, whose 5th finishes two steps, and whose 9th ends it."""
+        calls = itertools.count(1)
+
+        def function(argument, nanoseconds):
+            call = next(calls)
+            plan.counters[:] += {3: (1, 8, 0), 5: (0, 0, 2)}.get(call, (0, 0, 0))
+            return int(call == 9)
+
+        plan = Plan(function)
+        row = thread.row()
+        row.put(plan.step, CallNumbers(7, 40, 2))
+        thread.poll_now()
+        assert eventually(lambda: row.has_ended)
+        row.free()
+
+    began, mark = time.monotonic_ns(), own.begin()
+    play()
+    ended, rows = time.monotonic_ns(), own.since(mark)
+    assert [row[:3] + row[5:] for row in rows.driver.tolist()] == [
+        [7, 40, 2, 1, 8, 0], [7, 40, 2, 0, 0, 2], [7, 40, 2, 0, 0, 0],
+    ]  # fmt: skip
+    times = rows.driver[:, [turns.BEGAN, turns.ENDED]].reshape(-1).tolist()
+    assert times == sorted(times) and began < times[0] and times[-1] < ended
+    assert not len(rows.python) and not rows.dropped
+    (plan, callers), row = countdown(1, 1), thread.row()
+    thread.add_waiter()
+    row.put(plan.step)
+    thread.wait(1.0)
+    thread.remove_waiter()
+    row.free()
+    was_the_driver = callers != [threading.current_thread().name]  # in a pass as this thread begins to wait
+    kept = 3 + was_the_driver
+    assert len(own.since(mark).driver) == kept
+    own.end()
+    play()
+    assert len(own.since(mark).driver) == kept
+
+
+def test_new_turns_replace_the_oldest():
+    """The driver may be writing the row after the last, in place of the oldest."""
+    own = turns.Turns()
+    mark = own.begin()
+    for number in range(turns.ROOM + 5):
+        own.rows[number % turns.ROOM, turns.SEQUENCE] = number
+    own.header[turns.COUNT] = turns.ROOM + 5
+    own.python_rows.extend((1, number, 0, 0, 0, 0, 0, 0) for number in range(3))
+    own.python_count = 3
+    rows = own.since(mark)
+    assert rows.driver[:, turns.SEQUENCE].tolist() == list(range(6, turns.ROOM + 5)) and rows.dropped == 6
+    assert rows.python[:, turns.SEQUENCE].tolist() == [0, 1, 2]
+    second = own.begin()
+    own.add(CallNumbers(1, 9, 0), 0, (1, 2, 3))
+    assert own.since(second).python[:, 1:].tolist()[0][:2] == [9, 0] and not len(own.since(second).driver)
+    own.end()
+    assert len(own.since(mark).python) == 4 and own.users == 1
+    own.end()
+    assert not own.python_rows and not own.header[turns.ON]
+
+
+class Steps:
+    """An operation of the queue whose calls of step() move what `moves` says."""
+
+    def __init__(self, is_driven, *moves):
+        self.is_driven, self.moves, self.counters = is_driven, list(moves), (0, 0, 0)
+        self.numbers = CallNumbers(3, 5, 0)
+
+    def step(self, seconds):
+        self.counters = tuple(a + b for a, b in zip(self.counters, self.moves.pop(0)))
+        return not self.moves
+
+
+@pytest.mark.parametrize("is_driven", [False, True])
+def test_the_python_thread_records_turns_in_which_something_moved(is_driven, monkeypatch):
+    """Of a plan that the driver advances, only the end is the Python thread's."""
+    own = turns.Turns()
+    monkeypatch.setattr(queue.THREAD.table, "turns", own)
+    operation = Steps(is_driven, (0, 0, 0), (2, 64, 1), (0, 0, 0), (0, 0, 0))
+    mark = own.begin()
+    assert [queue._advance_in_turn(operation, 0.0) for _ in range(4)] == [False, False, False, True]
+    rows = own.since(mark).python
+    moved, ended = [3, 5, 0, 2, 64, 1], [3, 5, 0, 0, 0, 0]
+    assert [row[:3] + row[5:] for row in rows.tolist()] == [moved] * (not is_driven) + [ended]
+    own.end()
+
+
+def test_only_the_python_thread_has_turns_of_its_own(thread):
+    """Those of a thread that waits are the program's."""
+    seen = []
+    state = CommState(1)
+    poll = state.poll
+    state.poll = lambda: (seen.append(thread.records_turns()), poll())[1]
+    thread.table.turns.begin()
+    assert not thread.records_turns()
+    thread.add_queue(state)
+    assert state.done.wait(LIMIT) and seen[0]
+    thread.table.turns.end()
+    again = CommState(1)
+    again.poll = lambda: (seen.append(thread.records_turns()), CommState.poll(again))[1]
+    thread.add_queue(again)
+    assert again.done.wait(LIMIT) and not seen[-1]
 
 
 def test_a_plan_beside_those_of_the_table(thread):

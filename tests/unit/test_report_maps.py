@@ -140,6 +140,27 @@ def test_native_as_it_was_measured(tmp_path):
         assert f"{100.0 * ranks / least:.2f}" in table
 
 
+@pytest.mark.parametrize(("options", "nodes"), [
+    (["--placement", "cyclic"], ((0, 2, 4, 6), (1, 3, 5, 7))),
+    (["--tasks-per-node", "5,3"], ((0, 1, 2, 3, 4), (5, 6, 7))),
+    (["--ranks-per-node", "4", "--placement", "cyclic"], ((0, 2, 4, 6), (1, 3, 5, 7))),
+])  # fmt: skip
+def test_native_beside_ranks_that_are_placed_as_the_options_say(tmp_path, options, nodes):
+    path = write(tmp_path / "a.jsonl", [result("reduce", "native", 65536, 8, 2) | {"median_us": 1000.0}])
+    words = (path, "--network", "leonardo", "--collectives", "reduce")
+    shown = [command.good("report", *words, *more).split("by the model of leonardo")[1] for more in (options, [])]
+    nbytes = np.array([modelled.Shape("reduce").bytes_of_call(65536, 8)])
+    for text, placed in zip(shown, (nodes, by_blocks(8, 4))):
+        least = min(us[0] for *_, us in costs(NET, "reduce", 8, True, placed, nbytes))
+        assert f"{1000 / least:.2f}" in text and "8 ranks on 2 hosts" in text
+    assert shown[0] != shown[1]
+
+
+def test_ranks_that_do_not_divide_are_on_as_many_nodes_as_they_were_measured_on(tmp_path):
+    path = write(tmp_path / "a.jsonl", [result("allreduce", "native", 65536, 5, 4)])
+    assert "5 ranks on 4 hosts" in good(path, "--network", "leonardo").split("by the model of leonardo")[1]
+
+
 def test_the_table_in_the_terminal():
     shown = good("--network", "leonardo", "--collectives", "allreduce", "--ranks", "4,16", "--ranks-per-node", "4",
                  "--sizes", "8,64K", "--against", "mpich")  # fmt: skip
@@ -197,7 +218,10 @@ def test_a_network_that_is_slow_elsewhere_has_another_map():
     ([], "Missing argument 'FILE...', or --network NAME"),
     (["--ranks", "4", "FILE"], "--ranks: of the maps that --network NAME draws"),
     (["--placement", "cyclic", "FILE"], "--placement: of the maps that --network NAME draws"),
-    (["FILE", "--network", "leonardo", "--placement", "cyclic"], "has the ranks and sizes of the FILEs"),
+    (["NATIVE", "--network", "leonardo", "--ranks-per-node", "4"],
+     "8 ranks are on 4 nodes, and the options place them on 2; change --ranks-per-node or --tasks-per-node"),
+    (["NATIVE", "--network", "leonardo", "--tasks-per-node", "1(x4)"], "--tasks-per-node places 4 ranks, not 8"),
+    (["NATIVE", "--network", "leonardo", "--ranks", "4"], "leave out --ranks and --sizes"),
     (["--network", "leonardo", "--tasks-per-node", "4(x2)"], "places 8 ranks, not 4"),
     (["--network", "nowhere"], "presets are fugaku"),
     (["--network", "leonardo", "--against", "rinng"], "did you mean 'ring'"),
@@ -213,7 +237,8 @@ def test_a_network_that_is_slow_elsewhere_has_another_map():
 ])  # fmt: skip
 def test_bad_input(options, message, tmp_path):
     path = write(tmp_path / "a.jsonl", [result("bcast", "chain", 8, 4, 1)])
-    done = command.run("report", *(path if word == "FILE" else word for word in options))
+    files = {"FILE": path, "NATIVE": write(tmp_path / "b.jsonl", [result("bcast", "native", 8, 8, 4)])}
+    done = command.run("report", *(files.get(word, word) for word in options))
     assert done.exit_code == 2 and message in done.output, done.output
 
 

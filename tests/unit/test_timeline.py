@@ -24,9 +24,9 @@ from mpicoll.engines.events import NO_MESSAGE
 from mpicoll.errors import TimelineError
 from mpicoll.plans.plan import RECV, SEND
 from mpicoll.selection import settings
+from mpicoll.timeline import model, threads, timeline, trace_events, waits
 from mpicoll.timeline import read as reader
-from mpicoll.timeline import timeline, trace_events, waits
-from mpicoll.timeline.match import UNMATCHED, pair
+from mpicoll.timeline.match import UNMATCHED, most_before_sent, pair
 from mpicoll.timeline.model import Call, RankTimeline, Span
 from mpicoll.timeline.path import critical_path
 from mpicoll.timeline.read import Part
@@ -97,7 +97,9 @@ def test_a_message_that_arrives_before_it_is_sent_shows_how_wrong_the_clocks_are
     here = of(0, call(0, 12, message(SEND, 1, 1, 11), message(RECV, 1, 1, 11), message(RECV, 1, 2, 0),
                        message(SEND, 1, 5, 6, slot=1)))  # the last was not taken
     there = of(1, call(40, 53, message(SEND, 0, 41, 51), message(SEND, 0, 42, 51), message(RECV, 0, 41, 51)))
-    assert trace_events.trace([here, there])["otherData"]["clock_error_us"] == 30
+    numbers, _ = pair([here, there])
+    assert most_before_sent([here, there], numbers) == pytest.approx(30 * US)
+    assert 1 < trace_events.trace([here, there])["otherData"]["clock_error_us"] <= 30
     assert trace_events.trace(exchange())["otherData"]["clock_error_us"] == 1, "the readings' own"
 
 
@@ -145,7 +147,8 @@ def test_a_nonblocking_call_is_in_flight_and_its_wait_in_the_program(tmp_path):
     assert slices["wait for Iallreduce"] == (trace_events.PROGRAM, 6.0, 4.0)
 
 
-EXCHANGED = {"communicator": "ranks 0-1", "call": 1, "start": 0, "sends": [], "receives": []}
+EXCHANGED = {"communicator": "ranks 0-1", "call": 1, "start": 0, "strand": 0, "chunk": 0, "step": 0}
+EXCHANGED |= {"sends": [], "receives": []}
 BAD = {
     "not JSON": ("hello", "is no JSON"),
     "cut off": ('{"traceEvents": [{"ph": "X", ', "its end is missing"),
@@ -251,7 +254,62 @@ def test_two_runs_in_one_file(tmp_path):
         reader.read(tmp_path / "t.json")
 
 
+def with_turns():
+    """Rank 0 computes from 2 to 30 µs while threads advance its call in turns; rank 1 has none."""
+    steps = [message(SEND, 1, 1, 11, step=0), message(RECV, 1, 1, 21, 22, step=1), message(RECV, 1, 22, 36, step=2)]
+    here = call(0, 40, *steps, form="nonblocking", name="Iallreduce", waited=30)
+    turns = [(0, 10, 11, 0, 0, 1), (0, 20, 22, 1, 8, 1), (1, 35, 36, 0, 0, 1)]
+    rows = [[thread, 0, 1000 * began, 1000 * ended, *counts] for thread, began, ended, *counts in turns]
+    there = call(0, 40, form="nonblocking", name="Iallreduce", waited=10)
+    return [of(0, here)._replace(turns=np.array(rows)), of(1, there)]
+
+
+def test_turns_of_threads_have_tracks_of_their_own():
+    content = trace_events.trace(with_turns())
+    check_format(content)
+    slices = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"], e["args"])
+              for e in content["traceEvents"] if e.get("cat") == "turn"]  # fmt: skip
+    key = {"communicator": "ranks 0-1", "call": 1, "start": 0}
+    driver, thread = trace_events.DRIVER, trace_events.PYTHON_THREAD
+    assert slices == [
+        ("advance Iallreduce", 0, driver, 10, 1, key | {"posted": 0, "sent": 0, "steps": 1}),
+        ("advance Iallreduce", 0, driver, 20, 2, key | {"posted": 1, "sent": 8, "steps": 1}),
+        ("advance Iallreduce", 0, thread, 35, 1, key | {"posted": 0, "sent": 0, "steps": 1}),
+    ]
+    names = {e["tid"]: e["args"]["name"] for e in content["traceEvents"] if e["name"] == "thread_name" and not e["pid"]}
+    assert (names[driver], names[thread]) == ("mpicoll-driver", "mpicoll-progress")
+
 # -- where time went
+
+
+def test_what_threads_hid(tmp_path):
+    """The turn at 35 µs is after the program began to wait, so it hid nothing. Nor do blocking calls."""
+    ranks = with_turns()
+    ranks[0].calls.append(call(50, 60, message(SEND, 1, 51, 55), number=2, name="Allreduce"))
+    first, second = threads.progress(saved(tmp_path / "t.json", ranks))
+    assert (first.rank, first.turns, first.steps, first.all_steps) == (0, 2, 2, 3)
+    assert (first.working, first.hidden, first.by_threads) == pytest.approx((3, 30, 22))
+    assert second == threads.Progress(1, hidden=pytest.approx(10))
+    assert threads.progress(saved(tmp_path / "t.json", exchange())) == []
+    saved(tmp_path / "t.json", with_turns())
+    row = next(line for line in command.good("timeline", tmp_path / "t.json").splitlines() if "22 µs" in line)
+    assert row.split() == ["0", "2", "3", "µs", "2", "3", "30", "µs", "22", "µs"]
+    content = json.loads(command.good("timeline", tmp_path / "t.json", "--json"))
+    assert [rank["by_threads"] for rank in content["threads"]] == [pytest.approx(22), 0]
+
+
+def test_a_turn_in_which_the_program_begins_to_wait(tmp_path):
+    ranks = with_turns()
+    ranks[0].turns[2, [model.BEGAN, model.ENDED]] = 28_000, 33_000
+    first, _ = threads.progress(saved(tmp_path / "t.json", ranks))
+    assert (first.turns, first.steps) == (3, 3) and (first.working, first.by_threads) == pytest.approx((8, 30))
+
+
+def test_turns_of_a_call_of_mpis_own_have_no_steps(tmp_path):
+    native = call(0, 40, form="nonblocking", algorithm="native", waited=30)
+    ranks = [of(0, native)._replace(turns=np.array([[1, 0, 20_000, 21_000, 0, 0, 0]]))]
+    (only,) = threads.progress(saved(tmp_path / "t.json", ranks))
+    assert (only.turns, only.steps, only.all_steps) == (1, 0, 0) and only.by_threads == pytest.approx(21)
 
 
 def test_waiting_for_a_late_rank(tmp_path):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import command
-from unit.test_timeline import call, exchange, message, of
+from unit.test_timeline import call, exchange, message, of, with_turns
 
 from mpicoll.errors import TimelineError
 from mpicoll.plans.plan import RECV, SEND
-from mpicoll.timeline import read, trace_events, waits
+from mpicoll.timeline import merge as merge_module
+from mpicoll.timeline import model, read, trace_events, waits
 from mpicoll.timeline.merge import merge
 from mpicoll.timeline.model import Identity, Span
+from mpicoll.timeline.read import Part
 
 ALONE = "pass each of them alone"
 
@@ -38,7 +42,9 @@ def later(timelines, number, by):
             part._replace(number=number, messages=row, **{key: getattr(part, key) + by * 1e-6 for key in TIMES})
             for part, row in zip(timeline.calls, rows)
         ]
-        moved.append(timeline._replace(calls=calls))
+        turns = timeline.turns.copy()
+        turns[:, [model.BEGAN, model.ENDED]] += 1000 * by
+        moved.append(timeline._replace(calls=calls, turns=turns))
     return moved
 
 
@@ -90,6 +96,42 @@ def test_what_two_files_recorded_counts_once(tmp_path):
     for together in (merged(*paths), merged(*paths[::-1])):
         assert sorted(part.name for part in together.program) == ["forward", "forward", "wait for Allreduce"]
         assert sorted((key[1], len(parts)) for key, parts in together.calls.items()) == [(1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_a_span_is_compared_with_those_close_to_it_alone(count, monkeypatch):
+    """The work does not grow with the number of spans: of three files, the last has half of the first one's again."""
+    spans = [Part(0, 0, "step", 100.0 * i, 100.0 * i + 10, {}) for i in range(count)]
+    between = [span._replace(began=span.began + 50, ended=span.ended + 50) for span in spans]
+    again = [span._replace(began=span.began - 1, ended=span.ended + 1) for span in spans[::2]]
+    files = [read.TimelineFile(str(i), {}, {}, program, {}) for i, program in enumerate((spans, between, again))]
+    compared, has_close = [], merge_module._has_close
+    monkeypatch.setattr(
+        merge_module, "_has_close", lambda close, *rest: (compared.append(len(close)), has_close(close, *rest))[1]
+    )
+    assert list(merge_module._program(files, {}, 2.0)) == spans + between
+    assert sum(compared) == len(again) and max(compared) == 1
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=12), min_size=2, max_size=3))
+def test_spans_of_several_files_are_those_of_a_loop(times):
+    files = [
+        read.TimelineFile("", {}, {}, [Part(0, 0, "step", a, a + b, {}) for a, b in program], {}) for program in times
+    ]
+    kept = []
+    for file in files:
+        close = lambda a, b: max(abs(a.began - b.began), abs(a.ended - b.ended)) <= 2
+        kept += [part for part in file.program if not any(close(part, other) for other in kept)]
+    assert list(merge_module._program(files, {}, 2.0)) == kept
+
+
+def test_turns_of_two_files_count_once_and_later(tmp_path):
+    first, second = saved(tmp_path / "a.json", exchange()), saved(tmp_path / "b.json", later(with_turns(), 2, 1000))
+    again = saved(tmp_path / "c.json", later(with_turns(), 2, 1000))
+    for paths in ((first, second), (second, first, again)):
+        assert [(turn.key[1], turn.began) for turn in merged(*paths).turns] == [
+            (2, pytest.approx(began)) for began in (1010, 1020, 1035)
+        ]
 
 
 def test_the_file_with_more_ranks_of_a_call_counts(tmp_path):

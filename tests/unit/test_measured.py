@@ -321,7 +321,6 @@ def test_a_page_without_a_network_has_no_model(tmp_path):
 @pytest.mark.parametrize(("category", "name", "value", "words"), [
     ("collective", "ranks", "4", "has ranks '4' and chunk_bytes None"),
     ("collective", "chunk_bytes", 0, "has ranks 4 and chunk_bytes 0"),
-    ("message", "step", None, "call 1 has a step without a number"),
     ("message", "receives", [[9, 8, 0]], "call 1 has a message of rank 9, which is not in the call"),
 ])
 def test_a_damaged_call_is_named(category, name, value, words, tmp_path):

@@ -117,7 +117,6 @@ def test_chunks_take_what_the_simulation_says(p):
         assert p < 5 or algorithm != "chain" or got < 0.7 * whole
 
 
-@pytest.mark.slow
 def test_the_page_has_these_times():
     """Compute the rows of LogGOPSim's rule in docs/SIMULATING.md."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "SIMULATING.md").read_text()

@@ -109,7 +109,7 @@ def _check_direct(schedule: Schedule) -> None:
 
 def measured_bytes(schedule: Schedule, trace: Trace) -> Fraction:
     """Return the most any rank sends or receives, as a share of the vector's n bytes."""
-    counts = zip(trace.sent + trace.received, trace.codes_sent + trace.codes_received, strict=True)
+    counts = {*zip(trace.sent + trace.received, trace.codes_sent + trace.codes_received, strict=True)}
     return Fraction(max(blocks + codes * schedule.code_share for blocks, codes in counts), schedule.blocks_of_n)
 
 

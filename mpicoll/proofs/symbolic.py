@@ -199,39 +199,36 @@ class SymbolicExecution:
     # -- one step ---------------------------------------------------------------------------------------
 
     def _post(self, line: _Line) -> None:
+        """Begin a step: check what it may do, and post its messages, with the values that are sent."""
         if line.index == len(line.steps):
             return
-        index, rank, strand, at = line.index, line.rank, line.strand, line.clock
+        index, rank, strand, at, step = line.index, line.rank, line.strand, line.clock, line.steps[line.index]
         line.taken, line.finish = {}, at
-        messages = self._check_step(line, line.steps[index])
-        line.pending = len(messages)
-        for k, op in messages:
-            if type(op) is Send:
-                try:
-                    values = tuple(map(self.trace.memory[rank][op.buffer].__getitem__, op.blocks))
-                except KeyError as missing:
-                    self._read(line, (op.buffer, missing.args[0]), op)
-                    raise
-                self._match((rank, op.peer, strand), _Posted(line, index, k, op, at, values, self.trace.known[rank]))
-            else:
-                self._match((op.peer, rank, strand), _Posted(line, index, k, op, at))
-        if not line.pending:
-            self.ready.append(line)
-
-    def _check_step(self, line: _Line, step: Step) -> list[tuple[int, Send | Recv | RecvReduce]]:
-        """Check that a step may do what it does, and return its messages, each with its place in the step."""
-        messages: list[tuple[int, Send | Recv | RecvReduce]] = []
+        memory, known = self.trace.memory[rank], self.trace.known[rank]
+        posted: list[tuple[tuple[int, int, int], _Posted]] = []
         receives = False
         for k, op in enumerate(step):
             if isinstance(op, LOCAL):
                 self._check_local(line, op)
+                continue
+            self._check_message(line, op)
+            if type(op) is Send:
+                try:
+                    values = tuple(map(memory[op.buffer].__getitem__, op.blocks))
+                except KeyError as missing:
+                    self._read(line, (op.buffer, missing.args[0]), op)
+                    raise
+                posted.append(((rank, op.peer, strand), _Posted(line, index, k, op, at, values, known)))
             else:
-                self._check_message(line, op)
-                messages.append((k, op))
                 receives = receives or type(op) is Recv
-        if receives and len(messages) > 1:
+                posted.append(((op.peer, rank, strand), _Posted(line, index, k, op, at)))
+        if receives and len(posted) > 1:
             self._check_targets(line, step)
-        return messages
+        line.pending = len(posted)
+        if not posted:
+            self.ready.append(line)
+        for key, message in posted:
+            self._match(key, message)
 
     def _check_local(self, line: _Line, op: Local) -> None:
         if isinstance(op, Reduce):
@@ -291,11 +288,10 @@ class SymbolicExecution:
 
     def _match(self, key: tuple[int, int, int], posted: _Posted) -> None:
         """Complete a message if its other side is posted. Otherwise it waits, beside none but others of its side."""
-        if not (waiting := self.unmatched.get(key)):
-            self.unmatched[key] = [posted]
-        elif (type(waiting[0].op) is Send) == (type(posted.op) is Send):
+        waiting, sends = self.unmatched.setdefault(key, []), type(posted.op) is Send
+        if not waiting or (type(waiting[0].op) is Send) == sends:
             waiting.append(posted)
-        elif type(posted.op) is Send:
+        elif sends:
             self._complete(posted, waiting.pop(0))
         else:
             self._complete(waiting.pop(0), posted)

@@ -225,10 +225,10 @@ class SymbolicExecution:
         if receives and len(posted) > 1:
             self._check_targets(line, step)
         line.pending = len(posted)
-        if not posted:
-            self.ready.append(line)
         for key, message in posted:
             self._match(key, message)
+        if not line.pending:
+            self.ready.append(line)
 
     def _check_local(self, line: _Line, op: Local) -> None:
         if isinstance(op, Reduce):

@@ -146,8 +146,9 @@ def test_stages_of_a_pipeline_wait_for_their_messages(comm, recorded):
     for number, call in enumerate(entry["calls"]):
         if not call["algorithm"]:
             assert shown.index((CALL, POSTS, number)) < shown.index((CALL, ENDS, number))
-            assert call["bytes"] > 0 and abs(call["ranks"][0] - call["ranks"][1]) == 1
+            assert abs(call["ranks"][0] - call["ranks"][1]) == 1
     first = {rank: min(at for phase, other, at, _ in entry["phases"] if other == rank) for rank in range(comm.size)}
+    assert stages == 1 or any(call["bytes"] for call in entry["calls"] if not call["algorithm"])
     for begin in range(0, comm.size, stages):
         began = [first[rank] for rank in range(begin, begin + stages)]
         assert began == sorted(began), "a later stage begins later"

@@ -92,7 +92,7 @@ def test_training_on_digits(mpiexec, tmp_path):
     """The file has every step by the name of its pattern, and every message from its send to its receive."""
     path = tmp_path / "t.json"
     run = ("python", "-m", "mpicoll", "run", "--timeline", path, "-m", "mpicoll", "train")
-    done = mpiexec(3, *run, "data_parallel,zero3", "--steps", 2, "--width", 32)
+    done = mpiexec(3, *run, "data_parallel,zero3", "--steps", 2, "--width", 32, limit=120)
     assert done.status == 0, done.output
     content, recorded = json.loads(path.read_text()), checked(path)
     assert check_format(content) == recorded.facts["messages"] > 50 and recorded.facts["unmatched_messages"] == 0

@@ -18,12 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from . import model
-from .match import most_before_sent, sent_and_arrived
-from .model import RankTimeline, Span
+from .match import TIMES, most_before_sent, sent_and_arrived
+from .model import RankTimeline, Span, on_clock
 
 WINDOWS = 64  # of a recording
 _FAR = 1e6  # seconds beyond both ends, in which clocks are right
-_TIMES = slice(8, 11)  # columns of a message: POSTED, ARRIVED and ENDED
 
 
 class _Bounds(NamedTuple):
@@ -127,18 +126,17 @@ def _moved(timeline: RankTimeline, right: Callable[[np.ndarray], np.ndarray]) ->
     """Return a timeline whose times are those of a function, in seconds."""
     ends = right(np.array([(span.began, span.ended) for span in timeline.spans]).reshape(-1, 2)).tolist()
     spans = [Span(span.name, *pair) for span, pair in zip(timeline.spans, ends)]
-    times = right(np.array([call[5:8] for call in timeline.calls]).reshape(-1, 3)).tolist()
+    times = right(np.array([(call.began, call.waited, call.ended) for call in timeline.calls]).reshape(-1, 3)).tolist()
+    messages = (_moved_rows(call.messages, TIMES, right) for call in timeline.calls)
     calls = [
-        call._replace(began=began, waited=waited, ended=ended, messages=_in_ns(call.messages, _TIMES, right))
-        for call, (began, waited, ended) in zip(timeline.calls, times)
+        call._replace(began=began, waited=waited, ended=ended, messages=rows)
+        for call, (began, waited, ended), rows in zip(timeline.calls, times, messages)
     ]
-    turns = _in_ns(timeline.turns, slice(model.BEGAN, model.ENDED + 1), right)
-    return timeline._replace(calls=calls, spans=spans, turns=turns)
+    return timeline._replace(calls=calls, spans=spans, turns=_moved_rows(timeline.turns, model.TURN_TIMES, right))
 
 
-def _in_ns(rows: np.ndarray, columns: slice, right: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return rows with times in nanoseconds as a function of seconds has them; 0 stays, for what did not happen."""
+def _moved_rows(rows: np.ndarray, columns: slice, right: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return a copy of rows whose times, in these columns, are those of a function."""
     moved: np.ndarray = rows.copy()
-    times = rows[:, columns]
-    moved[:, columns] = np.where(times > 0, np.round(right(times * 1e-9) * 1e9), 0).astype(np.int64)
+    moved[:, columns] = on_clock(rows[:, columns], right)
     return moved

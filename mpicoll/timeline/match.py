@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engines.events import ARRIVED, COLUMNS, KIND, NO_MESSAGE, PEER, POSTED, SLOT, STRAND
+from ..engines.events import ARRIVED, COLUMNS, ENDED, KIND, NO_MESSAGE, PEER, POSTED, SLOT, STRAND
 from ..plans.plan import SEND
 from .model import RankTimeline
+
+TIMES = slice(POSTED, ENDED + 1)  # columns of a message
 
 UNMATCHED = -1
 

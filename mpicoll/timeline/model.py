@@ -6,6 +6,7 @@ counts it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +56,7 @@ class Identity(NamedTuple):
 # messages posted, bytes sent and steps finished in the turn.
 THREAD, CALL, BEGAN, ENDED, POSTED, SENT, STEPS = range(7)
 TURN_COLUMNS = 7
+TURN_TIMES = slice(BEGAN, ENDED + 1)
 THREADS = "mpicoll-driver", "mpicoll-progress"  # as the system names them
 NO_TURNS = np.empty((0, TURN_COLUMNS), np.int64)
 
@@ -74,3 +76,9 @@ class RankTimeline(NamedTuple):
     identity: Identity = Identity()
     turns: np.ndarray = NO_TURNS
     dropped_turns: int = 0
+
+
+def on_clock(times: np.ndarray, clock: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return times in nanoseconds on another clock, a function of seconds; 0 stays, for what did not happen."""
+    moved: np.ndarray = np.where(times > 0, np.round(clock(times * 1e-9) * 1e9), 0).astype(np.int64)
+    return moved

@@ -20,7 +20,8 @@ from ..progress.turns import Mark, RecordedTurns
 from ..runtime.comm_state import LIVE, OPENED, CommState
 from ..selection.select import NATIVE
 from .clock import Correction, identity
-from .model import NO_TURNS, Call, RankTimeline, Span
+from .match import TIMES
+from .model import NO_TURNS, Call, RankTimeline, Span, on_clock
 from .spans import SINKS
 
 MOST_MESSAGES = 2_000_000  # that the ranks of a timeline keep together; later ones replace the first
@@ -100,7 +101,7 @@ def _turns(calls: np.ndarray, recorded: RecordedTurns, correction: Correction) -
     keys = rows[:, [turns.COMM, turns.SEQUENCE, turns.START]].tolist()
     call = np.array([numbers.get(tuple(key), -1) for key in keys])
     thread = np.repeat([0, 1], [len(recorded.driver), len(recorded.python)])
-    times = np.round(correction(rows[:, [turns.BEGAN, turns.ENDED]] * 1e-9) * 1e9).astype(np.int64)
+    times = on_clock(rows[:, [turns.BEGAN, turns.ENDED]], correction.__call__)
     counts = rows[:, [turns.POSTED, turns.SENT, turns.STEPS]]
     of_calls: np.ndarray = np.column_stack([thread, call, times, counts])[call >= 0]
     return of_calls
@@ -129,9 +130,7 @@ def _messages(
     bounds = np.append(0, np.cumsum(counts))
     of_call = np.repeat(np.arange(len(calls)), counts)
     rows: np.ndarray = recorded.messages[np.arange(bounds[-1]) + (calls[:, ring.FIRST] - bounds[:-1])[of_call]]
-    times = rows[:, events.POSTED : events.ENDED + 1]
-    corrected = np.round(correction(times * 1e-9) * 1e9).astype(np.int64)
-    rows[:, events.POSTED : events.ENDED + 1] = np.where(times > 0, corrected, 0)
+    rows[:, TIMES] = on_clock(rows[:, TIMES], correction.__call__)
     for number, communicator in communicators.items():
         peers = np.append(communicator.ranks, -1)  # -1: no message, no peer
         at = calls[of_call, ring.COMM] == number

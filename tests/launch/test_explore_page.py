@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.browser import DESKTOP, PHONE, Visit
+from support.browser import DESKTOP, PHONE, Explored
 from unit.mutants import adhoc
 from unit.test_explore import Snapshots, late
 from unit.test_measured import beside, played, saved
@@ -21,7 +22,6 @@ from mpicoll.schedules.registry import registered
 from mpicoll.schedules.schedule import schedule
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
-READY = "html[data-ready]"
 RING = "#allreduce/ring/p=5/step="
 SHOWN = [entry.name for entry in registered() if entry.collective.name == "allreduce"]
 NODES = {p: by_blocks(p, 1) for p in range(1, 17)}
@@ -43,8 +43,6 @@ DRAW_ALL = """async (positions) => {
   }
   return wrong;
 }"""
-UNNAMED = """() => [...document.querySelectorAll("button, select, input, svg:not([aria-hidden])")]
-  .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest("label"))).length"""
 
 
 @pytest.fixture(scope="module")
@@ -65,21 +63,17 @@ def file(wanted, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def visit(browser, file, request):
-    viewport, scheme, link = getattr(request, "param", (DESKTOP, "light", ""))
-    view = Visit(browser, file, viewport, scheme, link)
-    view.page.wait_for_selector(READY)
-    yield view
-    assert view.page.evaluate("explore.failures") == []
-    view.close()
+    with closing(Explored(browser, file, *getattr(request, "param", ()))) as view:
+        yield view
 
 
-def held(visit: Visit, rank: int) -> dict[str, str]:
+def held(visit: Explored, rank: int) -> dict[str, str]:
     """Return the contributors that the board shows in a rank, by place."""
     cells = visit.page.locator(f'.board .cell[data-rank="{rank}"]').all()
     return {cell.get_attribute("data-place"): cell.get_attribute("data-value") for cell in cells}
 
 
-def step(visit: Visit) -> str:
+def step(visit: Explored) -> str:
     return visit.page.locator("#count").inner_text()
 
 
@@ -202,8 +196,7 @@ def test_choices_are_kept_in_the_address_and_followed(browser, file, visit):
     page.locator('[data-field="order"]').select_option("rank")
     page.locator("#next").click()
     assert page.url.endswith("#reduce/knomial/p=5/root=2/order=rank/step=1")
-    again = Visit(browser, file, PHONE, "dark", page.url[page.url.index("#"):])
-    again.page.wait_for_selector(READY)
+    again = Explored(browser, file, PHONE, "dark", page.url[page.url.index("#"):])
     assert again.page.locator(".side h2").inner_text() == page.locator(".side h2").inner_text()
     assert step(again) == step(visit)
     again.close()
@@ -231,7 +224,7 @@ def test_time_plays_and_ends_where_steps_do(visit):
     visit.page.wait_for_function("document.getElementById('count').textContent === 'step 2 / 8'")
 
 
-def words_of(visit: Visit) -> str:
+def words_of(visit: Explored) -> str:
     return visit.page.locator("#words").inner_text()
 
 
@@ -240,8 +233,7 @@ def test_every_schedule_is_drawn_on_one_rank_too(browser, tmp_path):
     file = tmp_path / "page.html"
     clock = Clock(network("infiniband"), 8, NODES)
     file.write_text(page.build(wanted[::7], clock=clock), encoding="utf-8")
-    visit = Visit(browser, file, DESKTOP, "light")
-    visit.page.wait_for_selector(READY)
+    visit = Explored(browser, file)
     assert visit.page.evaluate(DRAW_ALL, ["step=0", "step=99", "us=0", "us=3"]) == []
     visit.close()
 
@@ -258,8 +250,8 @@ def test_a_link_to_what_is_not_there_says_so(visit):
     for size, scheme in ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"))], indirect=True)  # fmt: skip
 def test_nothing_is_wider_than_the_screen_and_all_is_named(visit, tmp_path):
     page = visit.page
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate(UNNAMED) == 0 and page.locator("#words[aria-live=polite]").count() == 1
+    visit.check_layout()
+    assert page.locator("#words[aria-live=polite]").count() == 1
     assert len(page.screenshot(path=tmp_path / "page.png")) > 20_000
 
 
@@ -288,12 +280,8 @@ def measured_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def measured(browser, measured_page, request):
-    viewport, scheme, link = getattr(request, "param", (DESKTOP, "light", ""))
-    view = Visit(browser, measured_page, viewport, scheme, link)
-    view.page.wait_for_selector(READY)
-    yield view
-    assert view.page.evaluate("explore.failures") == []
-    view.close()
+    with closing(Explored(browser, measured_page, *getattr(request, "param", ()))) as view:
+        yield view
 
 
 def test_a_recorded_call_is_beside_the_models_in_time(measured):
@@ -342,10 +330,9 @@ def test_recorded_calls_are_chosen_by_keyboard_and_kept_in_the_address(browser, 
     shown.wait_for_function("location.hash.includes('halving_doubling')")
     assert shown.evaluate("document.activeElement.id") == "recorded" and shown.locator(".side").count() == 2
     shown.locator("#slider").fill("120")
-    again = Visit(browser, measured_page, PHONE, "dark", shown.url[shown.url.index("#"):])
-    again.page.wait_for_selector(READY)
+    again = Explored(browser, measured_page, PHONE, "dark", shown.url[shown.url.index("#"):])
     assert step(again) == step(measured) and again.page.locator("#recorded").input_value() == f"{OTHER}/measured=Call"
-    assert again.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    again.check_layout()
     again.close()
 
 
@@ -364,7 +351,7 @@ def test_the_two_sides_of_a_recorded_call_go_and_come_back(measured):
 @pytest.mark.parametrize("measured", [(DESKTOP, "dark", ""), (PHONE, "light", "")], indirect=True)
 def test_all_of_a_measured_page_is_drawn_and_named(measured):
     evaluate = measured.page.evaluate
-    assert evaluate("document.documentElement.scrollWidth <= innerWidth") and evaluate(UNNAMED) == 0
+    measured.check_layout()
     assert evaluate("document.getElementById('recorded').labels[0].textContent").startswith("recorded calls of ")
     assert evaluate(DRAW_ALL, ["step=2", "us=0", "us=33"]) == []
 
@@ -374,8 +361,7 @@ def test_a_fault_is_played(browser, tmp_path):
     wrong.algorithm = type(wrong.algorithm)(**{**vars(wrong.algorithm), "name": "late"})
     file = tmp_path / "page.html"
     file.write_text(page.build([(choose.Key("allreduce", "late", 4), wrong)], broken=True), encoding="utf-8")
-    visit = Visit(browser, file, DESKTOP, "light")
-    visit.page.wait_for_selector(READY)
+    visit = Explored(browser, file)
     assert step(visit) == "step 6 / 6"
     text = visit.page.locator(".faulty").inner_text()
     assert "expected {0, 1, 2, 3}, got {0}" in text and "Rank 0, b0: misses the contribution of 1-3." in text

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 
 import pytest
-from support.browser import DESKTOP, PHONE, Visit
+from support.browser import DESKTOP, PHONE, Explored
 from unit.test_explore_training import WHOLE, call, of, two_ranks
 
 from mpicoll.describe.explore import training as steps
 from mpicoll.describe.explore.training import Training
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
-READY = "html[data-ready]"
 ZERO = "#training/zero3/step="
 MARKUP = "<img src=x onerror=alert(1)>"
 
@@ -33,12 +33,8 @@ def file(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture
 def visit(browser, file, request):
-    viewport, scheme, link = getattr(request, "param", (DESKTOP, "light", ""))
-    view = Visit(browser, file, viewport, scheme, link)
-    view.page.wait_for_selector(READY)
-    yield view
-    assert view.page.evaluate("explore.failures") == []
-    view.close()
+    with closing(Explored(browser, file, *getattr(request, "param", ()))) as view:
+        yield view
 
 
 def held(visit, rank):
@@ -127,10 +123,8 @@ def test_a_link_opens_its_moment(visit):
     for size, scheme in ((DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"))], indirect=True)  # fmt: skip
 def test_nothing_is_wider_than_the_screen_and_all_is_named(visit):
     page = visit.page
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    unnamed = page.evaluate("""() => [...document.querySelectorAll("button, select, input, svg:not([aria-hidden])")]
-      .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest("label"))).length""")
-    assert unnamed == 0 and page.locator("img").count() == 0
+    visit.check_layout()
+    assert page.locator("img").count() == 0
     drawn = page.locator("#sides").evaluate("node => node.outerHTML")
     assert not any(word in drawn for word in ("NaN", "Infinity", "undefined"))
 
@@ -140,8 +134,7 @@ def test_a_run_of_two_ranks_is_played(browser, mpiexec, tmp_path):
     words = "-m", "mpicoll", "train", "zero3", "--steps", "2", "--width", "16", "--batch", "12", "--explore", path
     done = mpiexec(2, sys.executable, *words, limit=120)
     assert done.status == 0, done.output
-    view = Visit(browser, path, PHONE, "dark")
-    view.page.wait_for_selector(READY)
+    view = Explored(browser, path, PHONE, "dark")
     assert held(view, 1) == ["shard 1/2", "none", "shard 1/2", "none"]
     last = view.page.evaluate("explore.data.trainings['training/zero3'].moments.length - 1")
     for moment in range(1, last + 1):

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+UNNAMED = """() => [...document.querySelectorAll("button, select, input, svg:not([aria-hidden])")]
+  .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest("label"))).length"""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 WAIT = 100_000  # milliseconds, for anything on a busy machine
@@ -46,3 +48,24 @@ class Visit:
         self.context.close()
         assert self.errors == []
         assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+class Explored(Visit):
+    """A page of mpicoll explore, ready for use."""
+
+    def __init__(
+        self, browser: Any, file: Path, viewport: dict[str, int] = DESKTOP, scheme: str = "light", link: str = ""
+    ) -> None:
+        super().__init__(browser, file, viewport, scheme, link)
+        self.page.wait_for_selector("html[data-ready]")
+
+    def check_layout(self) -> None:
+        """Check that nothing is wider than the screen, and that screen readers have a name for every control."""
+        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert self.page.evaluate(UNNAMED) == 0
+
+    def close(self) -> None:
+        """Close it; no part of its script may have failed."""
+        failures = self.page.evaluate("explore.failures")
+        super().close()
+        assert failures == []

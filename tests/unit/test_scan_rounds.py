@@ -60,3 +60,7 @@ def test_table_of_rounds_is_computed():
 def test_segments_for_which_64_ranks_need_more_rounds():
     more = [n for n in range(1, 2000) if least_rounds(64, n) > n - 1 + 6]
     assert (more[0], more[-1], len(more)) == (6, 1332, 1327)
+
+
+def test_as_many_segments_as_ranks():
+    assert all(least_rounds(p, p) >= p + p // 4 for p in range(4, 200))

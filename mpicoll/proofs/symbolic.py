@@ -248,12 +248,12 @@ class SymbolicExecution:
         p, peer, blocks = self.schedule.p, op.peer, op.blocks
         if not 0 <= peer < p or peer == line.rank:
             self._fail(line, op, f"another rank in 0..{p - 1} as the peer", f"peer {peer}")
-        if len(blocks) > 1 and len(set(blocks)) < len(blocks):
-            self._fail(line, op, "each block once in a message", f"blocks {blocks}")
+        if type(op) is Send:  # a receive has the same blocks, see _complete
+            if len(blocks) > 1 and len(set(blocks)) < len(blocks):
+                self._fail(line, op, "each block once in a message", f"blocks {blocks}")
+            return
         if type(op) is RecvReduce:
             self._check_reduces(line, op)
-        elif type(op) is Send:
-            return
         if op.buffer == VALUE:
             return
         if op.buffer == INPUT and blocks:
@@ -267,11 +267,12 @@ class SymbolicExecution:
         for op in step:
             if type(op) is Send:
                 used[op.buffer].update(op.blocks)
-        for op in step:
-            if type(op) is Recv:
-                if not used[op.buffer].isdisjoint(op.blocks):
-                    clash = min(str(Loc(op.buffer, block)) for block in used[op.buffer].intersection(op.blocks))
-                    self._fail(line, op, "a target nothing else in this step uses", clash)
+        receives = [op for op in step if type(op) is Recv]
+        for op in receives:
+            if not used[op.buffer].isdisjoint(op.blocks):
+                clash = min(str(Loc(op.buffer, block)) for block in used[op.buffer].intersection(op.blocks))
+                self._fail(line, op, "a target nothing else in this step uses", clash)
+            if op is not receives[-1]:
                 used[op.buffer].update(op.blocks)
         reduced = {(op.buffer, block) for op in step if type(op) is RecvReduce for block in op.blocks}
         landed = {(op.buffer, block) for op in step if type(op) is Recv for block in op.blocks} if reduced else set()

@@ -381,10 +381,10 @@ def is_right(fault: Fault, victim: int, content: dict[str, Any]) -> bool:
 
 def end(process: subprocess.Popen[bytes], records: Path) -> None:
     """End all processes of a run: mpiexec may have put the ranks into sessions of their own."""
-    from mpicoll.doctor import flight
+    from mpicoll.diagnostics import flight_reader
 
     with suppress(ValueError, OSError):
-        for rank in flight.read(records.iterdir()):
+        for rank in flight_reader.read(records.iterdir()):
             if rank.is_alive:
                 os.kill(rank.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

@@ -376,8 +376,8 @@ MUTATIONS = [
     *(
         Mutation(f"mpicoll/{name}.py", before, after, f"{tests}/test_history.py")
         for name, before, after, tests in (
-            ("doctor/history", " == check)\n", " == check) | (serial > 0)\n", "unit"),
-            ("doctor/history", " and (seconds is None or seconds > -INEXACT)", "", "unit"),
+            ("diagnostics/history_reader", " == check)\n", " == check) | (serial > 0)\n", "unit"),
+            ("diagnostics/history_reader", " and (seconds is None or seconds > -INEXACT)", "", "unit"),
             ("diagnostics/history", "if self.words[at + SERIAL] == serial:", "if True:", "unit"),
             ("diagnostics/history", "> room or", "> WORDS or", "unit"),
             ("fastpath/entry", "        history_rows.end(context)\n    request", "        pass\n    request", "mpi"),

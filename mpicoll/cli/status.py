@@ -43,15 +43,17 @@ def status(
     import mpi4py
 
     mpi4py.rc.initialize = False  # only modules that import it are needed
+    from ..diagnostics import flight_reader
     from ..diagnostics.flight import bases
-    from ..doctor import flight, history, torch_dump, verdict
+    from ..doctor import history, torch_dump, verdict
 
     with asking():
         try:
-            places = [Path(name) for name in directories] or [_run(flight.runs(bases() if job else bases()[:1]), job)]
-            before = flight.read(places)
+            places = [Path(name) for name in directories]
+            places = places or [_run(flight_reader.runs(bases() if job else bases()[:1]), job)]
+            before = flight_reader.read(places)
             time.sleep(wait)
-            report = verdict.judge(before, flight.read(places))
+            report = verdict.judge(before, flight_reader.read(places))
             histories = {process.rank: process.history for process in report.processes}
             if folder is not None:
                 torch_dump.write(histories, folder)

@@ -63,6 +63,8 @@ def attach(
         _free_private_comms()
         cache.show_progress = MPI.COMM_WORLD.rank == 0
         state = CommState(comm, open_fast_path, private_comms or [_private(comm)], parent)
+        if private_comms:  # of an Idup, which other ranks may complete in another order
+            RECORD.mark_ambiguous(state.place)
         with _attributes:
             comm.Set_attr(_keyval, state)  # type: ignore[arg-type]
         LIVE[id(state)] = state

@@ -21,8 +21,8 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +40,7 @@ from .history import History
 from .status import Answer
 
 LOG = logging.getLogger("mpicoll")
-MAGIC, FORMAT = 0x6D7069636F6C6C21, 3
+MAGIC, FORMAT = 0x6D7069636F6C6C21, 4
 PROCESS, RANK, SIZE, VALID, LENGTHS, WRITTEN, STARTED = 2, 3, 4, 5, 6, 8, 9  # words; LENGTHS has two
 HEADER, SLOTS, TEXT = 16, 8, 1 << 13
 TEXTS = 8 * (HEADER + SLOTS * NUMBERS)
@@ -94,6 +94,16 @@ def run_name(environ: Mapping[str, str] = os.environ) -> str:
     return "".join(c if c.isalnum() else "-" for c in f"{job}.{step}" if c) if job else f"parent-{os.getppid()}"
 
 
+def file_name(rank: int, process: int) -> str:
+    """Return the name of the record of a rank of MPI.COMM_WORLD on this host, with its process id."""
+    return f"{socket.gethostname()}-{rank}-{process}"
+
+
+def spans_of(place: Place) -> str:
+    """Return the ranks of a communicator as its name has them, in any order."""
+    return place.ranks if isinstance(place.ranks, str) else spans(sorted(place.ranks))
+
+
 class FlightRecord:
     """This process's record; without one, if it cannot be written, nothing is recorded."""
 
@@ -106,6 +116,8 @@ class FlightRecord:
         self.history = History()
         self.slots = 0
         self.names: Counter[str] = Counter()
+        self.makers: defaultdict[str, set[int]] = defaultdict(set)  # threads that made communicators, by their ranks
+        self.held: frozenset[str] = frozenset()  # the communicators in the last text
         self.text, self.written, self.ended = b"", 0.0, ""
         self.about: dict[str, str] = {}
 
@@ -123,7 +135,7 @@ class FlightRecord:
                 remove_old(directory)  # a directory that the user names may have records of other hosts
             (directory / run_name()).mkdir(mode=0o700, exist_ok=True)
             rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-            self.path = directory / run_name() / f"{socket.gethostname()}-{rank}-{self.process}"
+            self.path = directory / run_name() / file_name(rank, self.process)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 os.posix_fallocate(file, 0, BYTES)  # a full directory raises here, not where the file is written
@@ -156,15 +168,41 @@ class FlightRecord:
         """Return what the records of its ranks call a new communicator, as timelines do."""
         ranks = world_ranks(comm)
         name = spans(ranks)
-        self.names[name] += 1  # ranks make communicators of the same ranks in the same order
+        self.names[name] += 1  # ranks make communicators of the same ranks in the same order, but see is_ambiguous
+        self.makers[name].add(threading.get_ident())
         number, is_sorted = self.names[name], ranks == tuple(sorted(ranks))
         return Place(history.numbered(f"ranks {name}", number), name if is_sorted else list(ranks), slot, number)
+
+    def is_ambiguous(self, place: Place) -> bool:
+        """Return whether other ranks may call another communicator of the same ranks by this name.
+
+        Several threads that make communicators of the same ranks may do so in another order on other ranks.
+        """
+        return len(self.makers[spans_of(place)]) > 1
+
+    def mark_ambiguous(self, place: Place) -> None:
+        """Note that the communicators of these ranks may be made in another order on other ranks."""
+        self.makers[spans_of(place)] |= {0, 1}  # no thread has these numbers
+
+    def holds(self, place: Place) -> bool:
+        """Return whether the last text has the status on this communicator."""
+        return place.name in self.held
+
+    def path_of(self, rank: int, process: int) -> Path | None:
+        """Return the record of a rank of MPI.COMM_WORLD, with its process id; None if it has none on this host."""
+        if self.path is None:
+            return None
+        name, run = file_name(rank, process), self.path.parent
+        with suppress(OSError):
+            runs = [run, *run.parent.iterdir()]  # a shell between launcher and rank gives it another run's name
+            return next((path for directory in runs if (path := directory / name).exists()), None)
+        return None
 
     def is_due(self) -> bool:
         """Return whether the record is old enough to be written anew."""
         return self.memory is not None and time.monotonic() - self.written > INTERVAL
 
-    def write(self, where: str, answers: Iterable[tuple[Placed, Answer]], ended: str = "") -> None:
+    def write(self, where: str, answers: Sequence[tuple[Placed, Answer]], ended: str = "") -> None:
         """Write where the program is, and how it ended, which holds from then on; not if another thread writes."""
         if self.memory is None or self.process != os.getpid() or not self.lock.acquire(blocking=False):
             return
@@ -173,14 +211,16 @@ class FlightRecord:
         finally:
             self.lock.release()
 
-    def _write(self, memory: mmap.mmap, where: str, answers: Iterable[tuple[Placed, Answer]], ended: str) -> None:
+    def _write(self, memory: mmap.mmap, where: str, answers: Sequence[tuple[Placed, Answer]], ended: str) -> None:
         self.written, self.ended = time.monotonic(), self.ended or ended
         communicators = []
         for state, answer in answers:
             facts = asdict(answer) | {"location": ""}  # once for all
             waits = {"waited_for": list(state.waited_for)}
             communicators.append(state.place._asdict() | {"answer": facts} | waits)
-        content: dict[str, Any] = self.about | {"location": where, "ended": self.ended, "communicators": communicators}
+        ambiguous = [state.place.name for state, _ in answers if self.is_ambiguous(state.place)]
+        says = {"location": where, "ended": self.ended, "ambiguous": ambiguous}
+        content: dict[str, Any] = self.about | says | {"communicators": communicators}
         text = json.dumps(content).encode()
         while len(text) > TEXT and communicators:
             del communicators[len(communicators) // 2 :]
@@ -191,6 +231,7 @@ class FlightRecord:
             memory[begin : begin + len(text)] = text
             self.words[LENGTHS + other] = len(text)
             self.words[VALID] = other
+            self.held = frozenset(communicator["name"] for communicator in communicators)
         self.words[WRITTEN] = time.time_ns()
 
     def remove(self) -> None:

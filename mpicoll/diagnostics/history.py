@@ -1,6 +1,6 @@
 """The history in a flight record: a row for each of the last ROWS calls of this process, and the words of its rows.
 
-Compiled code and Python write rows; doctor/history.py reads them. A process may be killed at any instruction, so a row
+Compiled code and Python write rows; history_reader.py reads them. A process may be killed at any instruction, so a row
 ends with a checksum of what is written when the call begins: one that was being written does not fit, and is skipped.
 
     words 0 to 15    how many rows were written, the bytes of all words, two pairs of one moment in ticks and in ns

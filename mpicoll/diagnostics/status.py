@@ -1,9 +1,10 @@
 """The status that ranks send each other when a call stalls, so that reports name the missing ranks.
 
-No status message is sent while calls progress. A rank whose call has stalled asks the other ranks of its communicator.
-Each answers with its number of calls, its operations in flight, the errors by which it left calls, and the line that
-its program is at. A rank outside mpicoll answers from its status thread (status_thread.py), and one whose program has
-ended before MPI_Finalize. peer_status.py has the messages.
+No status message is sent while calls progress. A rank whose call has stalled reads the flight records of the other
+ranks of its communicator on its host, and asks those elsewhere. A status has the number of calls, the operations in
+flight, the errors by which the rank left calls, and the line that its program is at. A rank outside mpicoll answers
+from its status thread (status_thread.py), and one whose program has ended before MPI_Finalize. peer_status.py has the
+messages.
 """
 
 from __future__ import annotations
@@ -288,9 +289,10 @@ def _find(call_id: CallId, answer: Answer | None, failure: Failure | None, waite
         return Finding(f"not {verb} this call: {raised}{_now(answer)}", bool(failure or answer.ended))
     if failure is not None and failure.was_made:
         return Finding(f"{raised}{_now(answer)}", True)
-    if waited_for and answer.has_left(call_id):
+    has_left = answer.has_left(call_id)
+    if waited_for and has_left:
         return Finding(f"made another call here, or with other counts: {_now(answer)}; {advice}", True)
-    return None
+    return Finding(f"made this call: {_now(answer)}", False) if answer.silence and not has_left else None
 
 
 def _collective(name: str) -> str:

@@ -1,7 +1,8 @@
 """Report stalled calls: which rank waits, in which call, for which ranks, and which ranks are missing.
 
-A call is reported when it has stalled for the time that was set. But a rank asks the others much earlier. If an answer
-says that a rank raised an error, ended or made another call, so that waiting cannot help, it reports the call at once.
+A call is reported when it has stalled for the time that was set. But a rank looks where the others are much earlier: in
+their flight records on this host, and by asking those elsewhere. If a rank raised an error, ended or made another call,
+so that waiting cannot help, it reports the call at once.
 """
 
 from __future__ import annotations
@@ -137,25 +138,33 @@ def record(states: Mapping[int, Watched], waiting: Watched | None = None, ended:
     """
     if ended or RECORD.is_due():
         with contained("writing the flight record"):
+            calls = [(state, state.sequence) for state in list(states.values())[:SLOTS]]
             if waiting is not None:  # another thread may complete requests of the other communicators meanwhile
                 first = waiting.queue.in_flight[:1]
                 waiting.waited_for = first[0].waited_for() if first and first[0].stalled_for > STILL else ()
             where = location()
-            answers = [(state, answer(state, where)) for state in list(states.values())[:SLOTS]]
-            RECORD.write(where[0], answers, ended)
+            RECORD.write(where[0], [(state, answer(state, number, *where)) for state, number in calls], ended)
 
 
-def answer(state: Watched, known: tuple[str, bool] | None = None) -> Answer:
-    """Return the status of this rank, for a rank that asks; known: what location() returned just now."""
-    where, inside = known or location()
-    inside = inside or state.entered > 0
+def own_answer(state: Watched) -> Answer:
+    """Return the status of this rank, for a rank that asks."""
+    number = state.sequence
+    return answer(state, number, *location())
+
+
+def answer(state: Watched, number: int, where: str, is_inside: bool) -> Answer:
+    """Return the status of this rank, by the number of its last call and then the location of its program.
+
+    In this order, since the program may begin a call meanwhile: it must not seem to have left that already.
+    """
+    under_way = [operation.call_id for operation in state.queue.in_flight[:MAX_ACTIVE]]
     return Answer(
-        state.sequence,
-        [operation.call_id for operation in state.queue.in_flight[:MAX_ACTIVE]],
+        max([number, *(call_id.call for call_id in under_way)]),
+        under_way,
         {call: int(starts[0]) for call, starts in state.queue.started.copy().items()},
         state.failures,
         where,
-        inside,
+        is_inside or state.entered > 0,
         ending(STATUS_THREAD.error) if STATUS_THREAD.is_exiting else "",
         call.name if (call := state.recovery_call) is not None else "",
         state.object_calls,
@@ -172,7 +181,7 @@ def respond(state: Watched) -> None:
         try:
             with contained(NOTES), state.rank_failure.noticed():
                 if not state.queue.closed and not state.rank_failure.is_known:
-                    state.peer_status.exchange(lambda: answer(state))
+                    state.peer_status.exchange(lambda: own_answer(state))
         finally:
             state.queue.lock.release()
     if (call := state.recovery_call) is not None:
@@ -182,12 +191,14 @@ def respond(state: Watched) -> None:
 def _watch_recovery(state: Watched, call: RecoveryCall, now: float) -> None:
     """Report a call once when it stalls; abort the run if MPICOLL_TIMEOUT says so.
 
-    After a failure the ranks cannot ask each other, since their private communicator is revoked.
+    After a failure the ranks cannot ask each other, since their private communicator is revoked. They still read the
+    records on their host.
     """
     settings, peer_status, seconds = state.settings, state.peer_status, now - call.began
     if seconds <= settings.timeout - lead(settings):
         return
     with state.queue.lock, contained(NOTES), state.rank_failure.noticed():
+        peer_status.read_records(now, seconds)
         if not state.queue.closed and not state.rank_failure.is_known:
             peer_status.ask(now)
     heard = state.rank_failure.is_known or peer_status.all_answered()
@@ -202,11 +213,14 @@ def _watch_recovery(state: Watched, call: RecoveryCall, now: float) -> None:
 def _recovery_words(state: Watched, call: RecoveryCall, seconds: float) -> list[str]:
     """Return the lines of a report on a call that stalls."""
     waits = f"{call.name} has not returned for {seconds:.0f} s: it waits for every rank that has not failed"
-    others = _failed(state)
-    if not others:
-        absent = find_absent(call.name, state.peer_status.others, state.peer_status.answers)
-        others = report_lines(absent) if absent else ["every other rank has called it"]
-    return [waits, *(f"  {line}" for line in others)]
+    peer_status, failed = state.peer_status, _failed(state)
+    ranks, answers = peer_status.others, peer_status.answers
+    if failed:
+        answers = peer_status.read
+        ranks = sorted(answers.keys() - failed_ranks(peer_status.comm))
+    absent = find_absent(call.name, ranks, answers)
+    others = report_lines(absent) if absent else [] if failed else ["every other rank has called it"]
+    return [waits, *(f"  {line}" for line in (*failed, *others))]
 
 
 def _failed(state: Watched) -> list[str]:
@@ -219,16 +233,18 @@ def _failed(state: Watched) -> list[str]:
 
 
 def notify_exit(state: Watched) -> None:
-    """Send all other ranks a last status: the program of this rank has ended, and it will answer no more."""
+    """Send ranks that cannot read this one's record a last status: its program has ended."""
     with state.queue.lock, state.rank_failure.noticed():
-        state.peer_status.tell(state.peer_status.others, answer(state))
+        is_read_by = state.peer_status.records.is_read_by
+        unread = [rank for rank in state.peer_status.others if not is_read_by(rank)]
+        state.peer_status.tell(unread, own_answer(state))
 
 
 def notify_error(state: Watched) -> None:
     """Send the ranks that have asked a new status: this rank has raised an error since."""
     with state.queue.lock, contained(NOTES), state.rank_failure.noticed():
         if state.peer_status.askers and not state.queue.closed and not state.rank_failure.is_known:
-            state.peer_status.tell(state.peer_status.askers, answer(state))
+            state.peer_status.tell(state.peer_status.askers, own_answer(state))
             state.peer_status.askers.clear()
 
 
@@ -242,17 +258,20 @@ def watch(state: Watched, now: float) -> None:
     if now - peer_status.looked < POLL_INTERVAL:
         return
     peer_status.looked = now
+    with contained(NOTES), state.rank_failure.noticed():
+        peer_status.exchange(lambda: own_answer(state))
     still = {operation: operation.stalled(now) for operation in state.queue.in_flight}
     waiting = {operation: seconds for operation, seconds in still.items() if not operation.reported}
     ended = waiting.keys() | {operation for operation in still if operation.raises_on_stall}
     hopeless = {operation for operation in ended if peer_status.answers and cannot_complete(operation, state)}
-    if hopeless or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
-        with contained(NOTES), state.rank_failure.noticed():
+    longest = max((still[operation] for operation in ended), default=0.0)
+    with contained(NOTES), state.rank_failure.noticed():
+        if longest > HASTE:
+            peer_status.read_records(now, longest)
+        if hopeless or any(is_due(operation, seconds, settings, now) for operation, seconds in waiting.items()):
             peer_status.ask(now)
             for operation, seconds in waiting.items():
                 operation.asked_after = seconds
-    with contained(NOTES), state.rank_failure.noticed():
-        peer_status.exchange(lambda: answer(state))
     heard = state.rank_failure.is_known or peer_status.all_answered()
     after = settings.timeout + (0.0 if heard else PATIENCE)
     late: dict[Operation, Iterable[int] | None] = {

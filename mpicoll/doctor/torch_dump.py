@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..diagnostics.history_reader import UNKNOWN, Row
 from ..schedules.collectives import PERSISTENT
 from ..selection.tables import members
-from .history import UNKNOWN, Row
 
 PREFIX = "rank_"  # of the files' names, which end with the number of the rank
 VERSION = "2.10"  # of the format

@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..diagnostics.flight_reader import FRESH, Process, Stream
+from ..diagnostics.history_reader import UNKNOWN
 from ..diagnostics.status import Answer, find
 from ..errors import spans
 from ..progress.operation import CallId
 from . import history
-from .flight import FRESH, Process, Stream
 
 
 class Verdict(enum.IntEnum):
@@ -60,7 +61,7 @@ def _streams(processes: Sequence[Process]) -> dict[Stream, dict[int, Answer]]:
     """Return the status of every rank in every stream of calls."""
     names = {name for process in processes for name in process.answers}
     names |= {row.communicator for process in processes if process.is_dead for row in process.history}
-    names.discard(history.UNKNOWN)
+    names.discard(UNKNOWN)
     streams = [Stream(name, is_of_objects) for name in sorted(names) for is_of_objects in (False, True)]
     return {
         stream: {process.rank: answer for process in processes if (answer := process.answer(stream)) is not None}

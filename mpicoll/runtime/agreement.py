@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import struct
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +14,7 @@ from mpi4py import MPI
 
 from ..cost.network import Network
 from ..diagnostics.fault_tolerance import missing, note_hosts
+from ..diagnostics.peer_records import note_processes
 from ..diagnostics.peer_status import AGREEMENT
 from ..engines import selftest
 from ..errors import EngineError, spans
@@ -114,19 +117,21 @@ def _broadcast(comm: MPI.Intracomm, value: Any) -> Any:
 def nodes_of(comm: MPI.Intracomm) -> Partition:
     """Return the ranks of every node, in the order of their first ranks. Their names are compared by 64-bit digests.
 
-    Where ranks may fail, the same messages carry the names of hosts, which errors of failed ranks name.
+    The same messages carry the process ids, by which ranks of one node read each other's records. Where ranks may fail,
+    they carry the names of hosts, which errors of failed ranks name.
 
     >>> nodes_of(MPI.COMM_SELF)
     ((0,),)
     """
     name = node(MPI)
     host = b"" if missing() else name.partition(" ")[0].encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
-    own = np.frombuffer(digest(name.encode(), 8) + host, np.uint8)
+    own = np.frombuffer(digest(name.encode(), 8) + struct.pack("q", os.getpid()) + host, np.uint8)
     of_ranks = np.empty((comm.size, len(own)), np.uint8)
     comm.Allgather(own, of_ranks)
+    digests, processes = of_ranks[:, :16].copy().view(np.int64).T
+    note_processes(comm, processes.tolist())
     if host:
-        note_hosts(comm, [row[8:].tobytes().rstrip(b"\0").decode(errors="replace") for row in of_ranks])
-    digests = of_ranks[:, :8].copy().view(np.int64).ravel()
+        note_hosts(comm, [row[16:].tobytes().rstrip(b"\0").decode(errors="replace") for row in of_ranks])
     _, first_ranks, node_numbers = np.unique(digests, return_index=True, return_inverse=True)
     ranks = np.argsort(node_numbers, kind="stable")
     ends = np.cumsum(np.bincount(node_numbers))[:-1]

@@ -92,7 +92,8 @@ class CommState:
         self.scratch = Scratch(self.fast_path)
         self.tag_pool = TagPool(self)
         self.failures: list[Failure] = []  # the last errors with which calls failed on this rank
-        self.peer_status = PeerStatus(self.comm)
+        self.place = RECORD.place(self.comm, slot)
+        self.peer_status = PeerStatus(self.comm, self.place)
         self.free_barrier, self.inbox = FreeBarrier(self.comm), Inbox(self.comm)
         # In check mode MPI's own collectives start once the ranks have compared their arguments, perhaps not in the
         # order of calls, so they run on a communicator of their own.
@@ -108,7 +109,6 @@ class CommState:
         self.waited_for: tuple[int, ...] = ()  # the ranks that the first call in flight waits for, if it has stalled
         self.object_calls, self.object_call = 0, ""  # lowercase collectives begun, and the name of the one in progress
         self.recovery_call: watchdog.RecoveryCall | None = None
-        self.place = RECORD.place(self.comm, slot)
         self.history = CommHistory(RECORD.history, self.place.name, self.place.number)
         if self.settings.check and len(private_comms) == 1:
             agree_on(self.comm, 1)  # from here on, a rank may revoke check_comm

@@ -105,13 +105,35 @@ def test_a_sparse_exchange_that_a_rank_never_joins(run):
     assert done.output.count("waits for rank 0 to receive an array") == 2, done.output
 
 
-def test_a_loop_of_Test_without_the_progress_thread(run):
-    """Nobody answers for the rank that is not there, and the report says so."""
+@pytest.mark.parametrize(("record", "words"), [
+    ("", r"rank 0 has not made this call: process \d+ has not written for \d s: native code keeps Python's lock"),
+    ("0", "rank 0 has not answered: no thread there could"),
+])  # fmt: skip
+def test_a_loop_of_Test_without_the_progress_thread(run, record, words):
+    """No thread writes or answers for the rank that is not there, and the report says so."""
     done = run(LATE.format(call=TEST_LOOP.strip(), algorithm="ring"), "mpi4py",
-               MPICOLL_TIMEOUT="2", MPICOLL_PROGRESS="0")
+               MPICOLL_TIMEOUT="3", MPICOLL_PROGRESS="0", MPICOLL_RECORD=record)
     assert done.status not in (0, None), done.output
     assert done.output.count("Iallreduce (call 2, ring, mpi4py engine) has not moved") == 2, done.output
-    assert done.output.count("rank 0 has not answered: no thread there could") == 2, done.output
+    assert len(re.findall(words, done.output)) == 2, done.output
+
+
+SILENT = {      # what a rank does so that no thread of it runs: what the others say of it
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", r"is stopped, last at script.py, line \d+, in late"),
+    "keeps Python's lock": ("ctypes.PyDLL(None).sleep(15)", r"has not written for \d s: native code keeps Python's"),
+}
+
+
+@pytest.mark.parametrize("fault", SILENT)
+def test_a_rank_in_which_no_thread_runs(run, fault):
+    """The others read in its record why, and where it was last."""
+    other, words = SILENT[fault]
+    call = "comm.Allreduce(x, np.zeros(3))"
+    code = SOON.format(before="import ctypes", other=f"late(1); {other}", call=call)
+    done = run(code, "compiled", MPICOLL_TIMEOUT="4")
+    assert done.status not in (0, None), done.output
+    report = rf"mpicoll: rank [02]:   rank 1 has not made this call: process \d+ {words}"
+    assert len(re.findall(report, done.output)) == 2, done.output
 
 
 START = """
@@ -144,9 +166,8 @@ MAKING = {      # what is asked before a call proper: (the call, its method, how
     "recvcounts of Ireduce_scatter": ("comm.Ireduce_scatter(np.ones(2 * p), np.zeros(2))", "Ireduce_scatter",
                                       "gathering recvcounts"),
     "tags": (f"comm.Allreduce_init({X})", "Allreduce_init", "allocating tags for it"),
-    "a native one": ("comm.Allreduce(np.ones(3, 'g'), np.zeros(3, 'g'))", "Allreduce", "no kernel .*"),
-    "a native nonblocking one": ("comm.Iallreduce(np.ones(3, 'g'), np.zeros(3, 'g')).Wait()", "Iallreduce",
-                                 "no kernel .*"),
+    "a native one": (f"comm.Allreduce({X})", "Allreduce", ".*using.*"),
+    "a native nonblocking one": (f"comm.Iallreduce({X}).Wait()", "Iallreduce", ".*using.*"),
     "Barrier": ("comm.Barrier()", "Barrier", ".* engine"),
 }
 
@@ -154,7 +175,8 @@ MAKING = {      # what is asked before a call proper: (the call, its method, how
 @pytest.mark.parametrize("what", MAKING)
 def test_whatever_is_waited_for_is_told_of(run, what):
     call, method, how = MAKING[what]
-    done = run(LATE.format(call=call, algorithm="auto"), "mpi4py", MPICOLL_TIMEOUT="2")
+    algorithm = "native" if "native" in what else "auto"
+    done = run(LATE.format(call=call, algorithm=algorithm), "mpi4py", MPICOLL_TIMEOUT="2")
     assert done.status not in (0, None), done.output
     is_reported(done.output, (1, 2), method, call=r"\d+", how=how)
 
@@ -207,10 +229,13 @@ ENDINGS = {     # what one rank does: what the others are told of it
 }
 
 
-@pytest.mark.parametrize(("what", "timeout"), [*((what, 2) for what in ENDINGS), ("raises", 6), ("finalizes", 6)])
-def test_a_rank_that_ended_or_raised_is_named_with_its_words(run, what, timeout):
-    """Also where it has gone by the time that the others ask."""
-    done = run(RAISES.format(what=ENDINGS[what][0]), "mpi4py", MPICOLL_TIMEOUT=str(timeout))
+@pytest.mark.parametrize(("what", "timeout", "record"), [
+    *((what, 2, "") for what in ENDINGS), ("raises", 6, ""), ("finalizes", 6, ""),
+    ("raises", 2, "0"), ("refuses and goes on", 2, "0"), ("finalizes", 6, "0"),
+])  # fmt: skip
+def test_a_rank_that_ended_or_raised_is_named_with_its_words(run, what, timeout, record):
+    """Also where it has gone by the time that the others look, and without records, where they ask by messages."""
+    done = run(RAISES.format(what=ENDINGS[what][0]), "mpi4py", MPICOLL_TIMEOUT=str(timeout), MPICOLL_RECORD=record)
     assert done.status not in (0, None), done.output
     for r in (0, 2):
         report = rf"mpicoll: rank {r}:   rank 1 has not made this call: {ENDINGS[what][1]}\n"
@@ -251,7 +276,7 @@ IN_FORMS = {    # the call, and what rank 1 makes of it instead: what is told of
     "persistent": ("comm.Allreduce_init(x, np.zeros(3))",
                    "refused(lambda: comm.Allreduce_init(x, np.zeros(4))); late(5)",
                    "has not made this call: raised CountMismatch in Allreduce_init \\(call 2\\): .*; now at .*late"),
-    "native": ("comm.Allreduce(np.ones(3, 'g'), np.zeros(3, 'g'))",
+    "native": ("exec('with comm.using(allreduce=\"native\"): comm.Iallreduce(x, np.zeros(3)).Wait()')",
                "refused(lambda: comm.Allreduce(x, np.zeros(4))); late(5)",
                f"has not made this call: {WRONG}.*; now at"),
 }
@@ -262,11 +287,14 @@ def seconds(output):
     return [float(seconds_text) for seconds_text in re.findall(r"end of \d after ([\d.]+)", output)]
 
 
-@pytest.mark.parametrize(("form", "engine"), each_and_both_engines(IN_FORMS))
-def test_an_error_of_a_rank_is_reported_within_seconds(run, form, engine):
+@pytest.mark.parametrize(("form", "engine", "record"), [
+    *((form, engine, "") for form, engine in each_and_both_engines(IN_FORMS)),
+    ("blocking", "compiled", "0"), ("nonblocking", "mpi4py", "0"),
+])  # fmt: skip
+def test_an_error_of_a_rank_is_reported_within_seconds(run, form, engine, record):
     """Without MPICOLL_TIMEOUT: the program catches it, and goes on elsewhere; the report does not wait for its time."""
     call, other, words = IN_FORMS[form]
-    done = run(SOON.format(before="", call=call, other=other), engine)
+    done = run(SOON.format(before="", call=call, other=other), engine, MPICOLL_RECORD=record)
     assert done.status == 0 and min(seconds(done.output)) > 4, done.output
     for r in (0, 2):
         stands = rf"mpicoll: rank {r}: \w+ \(call \d, .*\) has not moved for [1-6] s"
@@ -334,12 +362,12 @@ OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are
 }
 
 
-@pytest.mark.parametrize("what", OTHERWISE)
-def test_ranks_in_different_calls_say_so_within_seconds(run, what):
+@pytest.mark.parametrize(("what", "record"), [*((what, "") for what in OTHERWISE), ("a later one", "0")])
+def test_ranks_in_different_calls_say_so_within_seconds(run, what, record):
     """Report a call that cannot complete long before MPICOLL_TIMEOUT."""
     other, call, report, here = OTHERWISE[what]
     code = SOON.format(before="", other=f"{other}; sys.exit()", call=call)
-    done = run(code, "compiled", MPICOLL_TIMEOUT="6")
+    done = run(code, "compiled", MPICOLL_TIMEOUT="6", MPICOLL_RECORD=record)
     assert report in done.output and re.search(r"rank 2: \w+ \(call 2, .*\) has not moved for [1-4] s", done.output), (
         done.output
     )
@@ -367,15 +395,16 @@ def test_a_rank_that_is_long_in_coming_is_not_told_of(run, what, engine):
     assert "mpicoll" not in done.output, done.output
 
 
-def test_questions_are_few(run):
-    """A call that stands still is asked after at growing intervals; one that does not is not asked after at all."""
+@pytest.mark.parametrize("record", ["", "0"])
+def test_questions_are_few(run, record):
+    """Ranks with a record are not asked, the others at growing intervals while a call stalls, and not at all else."""
     done = run("""
-        from mpicoll.diagnostics.peer_status import PeerStatus
-        asked, ask = [0], PeerStatus.ask
-        def counted(self, now):
-            asked[0] += 1
-            return ask(self, now)
-        PeerStatus.ask = counted
+        from mpicoll.diagnostics.peer_status import ASK, PeerStatus
+        asked, send = [0], PeerStatus._send
+        def counted(self, note, rank, tag):
+            asked[0] += tag == ASK
+            return send(self, note, rank, tag)
+        PeerStatus._send = counted
         comm = mpicoll.Comm(world)
         comm.Barrier()
         for seconds in (1, 9):
@@ -383,10 +412,11 @@ def test_questions_are_few(run):
                 time.sleep(seconds)
             comm.Allreduce(np.ones(3), np.zeros(3))
             say("asked", rank, seconds, asked[0])
-    """, "compiled")
+    """, "compiled", MPICOLL_RECORD=record)
     assert done.status == 0, done.output
     questions = {(int(r), int(s)): int(n) for r, s, n in re.findall(r"asked (\d) (\d) (\d+)", done.output)}
-    assert questions == {**{(r, 1): 0 for r in range(3)}, (0, 9): 3, (2, 9): 3, (1, 9): 0}
+    several = 6 if record else 0  # three times two ranks
+    assert questions == {**{(r, 1): 0 for r in range(3)}, (0, 9): several, (2, 9): several, (1, 9): 0}
 
 
 def test_an_error_under_mpi4py_ends_the_run(mpiexec, tmp_path):

@@ -16,10 +16,9 @@ from support.history import make_room
 
 import mpicoll
 from mpicoll.buffers import operators
-from mpicoll.diagnostics import flight
+from mpicoll.diagnostics import flight, history_reader
 from mpicoll.diagnostics.flight import RECORD
 from mpicoll.diagnostics.history import HANDED_OVER, ROWS
-from mpicoll.doctor import history
 from mpicoll.fastpath import context as field
 from mpicoll.fastpath import frames
 
@@ -33,7 +32,7 @@ def last(comm, count):
     """The last calls on a communicator."""
     if RECORD.memory is None:
         pytest.skip("no flight record is kept here")
-    rows = history.rows(RECORD.memory[flight.CALLS :])
+    rows = history_reader.rows(RECORD.memory[flight.CALLS :])
     return [row for row in rows if row.communicator == comm._state.place.name][-count:]
 
 

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from support.history import make_room
 from torch.distributed.flight_recorder import fr_trace
 
-from mpicoll.diagnostics import flight
+from mpicoll.diagnostics import flight, history_reader
 from mpicoll.diagnostics.flight import RECORD
-from mpicoll.doctor import history, torch_dump
-from mpicoll.doctor.history import Row
+from mpicoll.diagnostics.history_reader import Row
+from mpicoll.doctor import torch_dump
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_every_operation_has_its_own_line(ours, is_asynchronous):
         for work in (first, other):
             if work is not None:
                 work.wait()
-    rows, lines = history.rows(RECORD.memory[flight.CALLS :])[-40:], lines[-40:]
+    rows, lines = history_reader.rows(RECORD.memory[flight.CALLS :])[-40:], lines[-40:]
     name = "test_every_operation_has_its_own_line"
     assert [row.location for row in rows] == [f"test_history.py, line {line}, in {name}" for line in lines]
     assert {row.state for row in rows} == {"done"} and {row.nbytes for row in rows} == {40}

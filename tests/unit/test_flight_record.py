@@ -19,11 +19,11 @@ import pytest
 from support import command
 
 from mpicoll.diagnostics import flight
+from mpicoll.diagnostics import flight_reader as reader
 from mpicoll.diagnostics.counters import CALLS
 from mpicoll.diagnostics.flight import FlightRecord, Place
 from mpicoll.diagnostics.history import CommHistory
 from mpicoll.diagnostics.status import Answer, Failure
-from mpicoll.doctor import flight as reader
 from mpicoll.doctor.verdict import Verdict, judge
 from mpicoll.progress.operation import CallId, RecordedArguments
 
@@ -349,7 +349,7 @@ def test_the_command(run):
 @pytest.mark.parametrize(("change", "words"), [
     (lambda path: path.write_bytes(b"x" * 100), "is no flight record"),
     (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is no flight record"),
-    (lambda path: set_word(path, 1, 99), "is of format 99; this mpicoll reads format 3"),
+    (lambda path: set_word(path, 1, 99), f"is of format 99; this mpicoll reads format {flight.FORMAT}"),
 ], ids=["no record", "cut off", "another version"])  # fmt: skip
 def test_files_that_cannot_be_read(run, change, words):
     record, _ = run(0, 7)

@@ -13,12 +13,13 @@ import pytest
 from support import command
 
 from mpicoll.diagnostics import flight, history
+from mpicoll.diagnostics import flight_reader as reader
+from mpicoll.diagnostics import history_reader as read
 from mpicoll.diagnostics.flight import FlightRecord
 from mpicoll.diagnostics.history import COMM_SHIFT, LOCATION_SHIFT, ROWS, with_root
-from mpicoll.doctor import flight as reader
-from mpicoll.doctor import history as read
+from mpicoll.diagnostics.history_reader import Row
+from mpicoll.doctor import history as compare
 from mpicoll.doctor import torch_dump
-from mpicoll.doctor.history import Row
 from mpicoll.doctor.verdict import Verdict, judge
 
 MOST = (1 << 23) - 1  # of communicators that have the same ranks
@@ -139,7 +140,7 @@ def test_words_that_have_no_room(record):
     record.history.write(lines[-1] << LOCATION_SHIFT | ids(record) & history.ID, 7, 0, 80)
     (row,) = rows(record)
     assert (row.method, row.communicator, row.location) == ("Allreduce", "?", "?")
-    assert read.differences({0: [row], 1: [row._replace(method="Bcast")]}) == {}  # which communicator is unknown
+    assert compare.differences({0: [row], 1: [row._replace(method="Bcast")]}) == {}  # which communicator is unknown
 
 
 def test_words_that_are_damaged(record):
@@ -167,7 +168,7 @@ def test_a_record_without_memory_has_no_rows():
 def test_the_first_call_in_which_ranks_differ(change, words):
     same = [ROW._replace(call=call) for call in range(5, 12)]
     other = [row if row.call < 8 else row._replace(**change, location="a.py, line 9, in g") for row in same]
-    (line,) = read.differences({0: same, 1: other[1:], 2: same}).values()
+    (line,) = compare.differences({0: same, 1: other[1:], 2: same}).values()
     assert line == (
         "call 8 on ranks 0-2 is the first in which ranks differ: ranks 0, 2 made Allreduce of 80 bytes, SUM, by ring, "
         f"at a.py, line 1, in f; rank 1 made {words}"
@@ -182,22 +183,22 @@ def test_the_first_call_in_which_ranks_differ(change, words):
     ({}, {"communicator": "ranks 0-1", "method": "Bcast"}),
 ])  # fmt: skip
 def test_arguments_that_may_differ(mine, others):
-    assert read.differences({0: [ROW._replace(**mine)], 1: [ROW._replace(**others)]}) == {}
+    assert compare.differences({0: [ROW._replace(**mine)], 1: [ROW._replace(**others)]}) == {}
 
 
 def test_starts_of_a_persistent_call_are_told_apart():
     init = ROW._replace(method="Allreduce_init", form="persistent")
     starts = [init._replace(start=start) for start in range(4)]
-    assert read.differences({0: starts, 1: starts[:2]}) == {}
-    (line,) = read.differences({0: starts, 1: [*starts[:3], init._replace(start=3, nbytes=8)]}).values()
+    assert compare.differences({0: starts, 1: starts[:2]}) == {}
+    (line,) = compare.differences({0: starts, 1: [*starts[:3], init._replace(start=3, nbytes=8)]}).values()
     assert line.startswith("call 7, start 3 on ranks 0-2 is the first")
-    assert read.differences({0: [init], 1: [ROW]})  # making a request is another call
+    assert compare.differences({0: [init], 1: [ROW]})  # making a request is another call
 
 
 def test_every_communicator_has_its_first_difference():
     other = ROW._replace(communicator="ranks 0-1", call=3)
     bcast = [row._replace(method="Bcast") for row in (other, ROW)]
-    assert [line.split(" is")[0] for line in read.differences({0: [ROW, other], 1: bcast}).values()] == [
+    assert [line.split(" is")[0] for line in compare.differences({0: [ROW, other], 1: bcast}).values()] == [
         "call 3 on ranks 0-1",
         "call 7 on ranks 0-2",
     ]
@@ -205,7 +206,7 @@ def test_every_communicator_has_its_first_difference():
 
 def test_ranks_that_did_the_same_are_shown_once():
     histories = {0: [ROW] * 9, 1: [ROW._replace(began=2.0, took=3e-6, serial=5)] * 3, 2: [], 3: [ROW]}
-    lines = read.table(histories, 2)
+    lines = compare.table(histories, 2)
     assert [line for line in lines if not line.startswith(" ")] == [
         "ranks 0-1: the last 2 calls, times of rank 0",
         "rank 2: no calls",

@@ -67,6 +67,9 @@ def here(**fields: object) -> Answer:
         (here(calls=9, inside=True), "!rank 1 has made another call here, or with other counts: now at"),
         (here(calls=99, under_way=[CallId(8 + n, 0, "Scan") for n in range(MAX_ACTIVE)]), "every rank has made this"),
         (here(calls=7, inside=True), "every rank has made this call"),
+        (here(calls=7, under_way=[MINE], silence="stopped"), "rank 1 has made this call: stopped, last in Allreduce"),
+        (here(calls=7, silence="stopped"), "!rank 1 has made another call here, or with other counts: stopped, last"),
+        (here(silence="stopped"), "rank 1 has not made this call: stopped, last at a.py, line 1, in f"),
     ],
 )
 def test_reports_of_a_rank(answer, words):

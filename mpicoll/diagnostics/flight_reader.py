@@ -1,6 +1,7 @@
-"""Read the flight records of a run's processes.
+"""Read the flight records of a run's processes, which flight.py writes.
 
-The records are those of diagnostics/flight.py. A process may run, hang, or be gone; reading takes nothing from it.
+A process may run, hang, or be gone; reading takes nothing from it. `mpicoll status` reads whole records. A rank whose
+call stalls reads the texts of the other ranks on its host (peer_records.py).
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..diagnostics import flight
-from ..diagnostics.counters import CALLS, NUMBERS
-from ..diagnostics.status import Answer
 from ..progress.operation import CallId
 from ..schedules.collectives import BLOCKING
 from ..selection.tables import members
-from . import history
-from .history import Row
+from . import flight, history_reader
+from .counters import CALLS, NUMBERS
+from .history_reader import Row
+from .status import Answer
 
 TRIES = 3  # to read a record
 FRESH = 2.0  # seconds after which a status that is not written anew is said to be old
@@ -47,12 +47,17 @@ class Process:
     is_alive: bool | None
     answers: dict[str, Answer] = field(default_factory=dict)  # by communicator
     waited_for: dict[str, list[int]] = field(default_factory=dict)  # by the first call in flight, if it has stalled
+    ambiguous: frozenset[str] = frozenset()  # names that may be of another communicator: see FlightRecord.is_ambiguous
     content: bytes = b""  # of the record
 
     @cached_property
     def history(self) -> list[Row]:
         """Return the last calls, the oldest first."""
-        return history.rows(self.content[flight.CALLS :])
+        content = self.content
+        if len(content) < flight.BYTES:  # only the texts were read
+            with suppress(OSError):  # the file is removed by now
+                content = self.path.read_bytes()
+        return history_reader.rows(content[flight.CALLS :]) if len(content) == flight.BYTES else []
 
     @property
     def is_dead(self) -> bool:
@@ -92,8 +97,11 @@ class Process:
             return None
         active = [row for row in rows if row.state == "in flight"]
         ended = self.ended or (self.doing() if self.is_dead else "")
+        at = rows[-1].location if rows else history_reader.UNKNOWN
+        location = self.location or ("" if at == history_reader.UNKNOWN else at)
         return replace(
-            written or Answer(0, location=self.location),
+            written or Answer(0),
+            location=location,
             calls=max([written.calls if written is not None else 0, *(row.call for row in rows)]),
             under_way=[CallId(row.call, row.start, row.method) for row in active],
             inside=any(row.form == BLOCKING for row in active),
@@ -105,7 +113,7 @@ class Process:
         """Return what the rank does, in words."""
         if self.is_dead:
             gone = f"is gone: process {self.pid} on {self.host} was killed, or ended without MPI_Finalize"
-            return "; ".join(filter(None, (gone, history.last_call(self.history))))
+            return "; ".join(filter(None, (gone, history_reader.last_call(self.history))))
         if self.ended:
             return self.ended
         where = f"at {self.location}" if self.location else "somewhere"
@@ -113,7 +121,7 @@ class Process:
         calls = [f"{call} on {s.name}" for s in streams if (a := self.answer(s)) for call in a.under_way[:1]]
         calls += [f"{answer.recovery} on {name}" for name, answer in self.answers.items() if answer.recovery]
         words = f"in {', '.join(calls)}, {where}" if calls else where
-        return f"{self.silence}; {history.last_call(self.history) or words}" if self.silence else words
+        return f"{self.silence}; {history_reader.last_call(self.history) or words}" if self.silence else words
 
 
 class Stream(NamedTuple):
@@ -145,22 +153,30 @@ def read(directories: Iterable[Path]) -> list[Process]:
     return sorted(processes, key=lambda process: process.rank)
 
 
-def read_one(path: Path) -> Process | None:
+def read_one(path: Path, only_text: bool = False) -> Process | None:
     """Return what one record says; None if it is just being made.
 
-    Raises ValueError for a file that is none, one of another version, or a text that is damaged.
+    only_text: leave the history to be read when it is needed, and take the numbers of calls from the text, so that the
+    whole status is of one moment. The counters in the record are newer.
+
+    Raises ValueError for a file that is none, one of another version, or a text that is damaged, and OSError.
     """
     for _ in range(TRIES):  # the text may be written meanwhile
         with suppress(json.JSONDecodeError):
-            return _read_once(path)
+            return _read_once(path, only_text)
     raise ValueError(f"{path} has a text that is damaged")
 
 
-def _read_once(path: Path) -> Process | None:
-    content = path.read_bytes()
-    if not any(content[:8]) and len(content) in (0, flight.BYTES):
+def _read_once(path: Path, only_text: bool) -> Process | None:
+    size = flight.CALLS if only_text else flight.BYTES
+    if only_text:
+        with path.open("rb") as file:
+            content = file.read(size)
+    else:
+        content = path.read_bytes()
+    if not any(content[:8]) and len(content) in (0, size):
         return None
-    if len(content) != flight.BYTES:
+    if len(content) != size:
         raise ValueError(f"{path} is no flight record")
     words = np.frombuffer(content[: 8 * flight.HEADER], np.int64)
     if words[0] != flight.MAGIC:
@@ -177,9 +193,10 @@ def _read_once(path: Path) -> Process | None:
     says = facts.get("program", ""), facts.get("location", ""), facts.get("ended", "")
     is_alive = flight.started(pid) == int(words[flight.STARTED]) if host == socket.gethostname() else None
     process = Process(path, *place, *says, age, is_alive, content=content)
+    process.ambiguous = frozenset(facts.get("ambiguous", ()))
     for communicator in facts.get("communicators", ()):
         answer = Answer.unpack(json.dumps(communicator["answer"]).encode())
-        if communicator["slot"] >= 0:  # the number is newer than the text
+        if communicator["slot"] >= 0 and not only_text:
             at = 8 * (flight.HEADER + communicator["slot"] * NUMBERS + CALLS)
             answer.calls = int(np.frombuffer(content[at : at + 8], np.int64)[0])
         answer.location = process.location

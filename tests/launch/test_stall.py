@@ -276,9 +276,6 @@ IN_FORMS = {    # the call, and what rank 1 makes of it instead: what is told of
     "persistent": ("comm.Allreduce_init(x, np.zeros(3))",
                    "refused(lambda: comm.Allreduce_init(x, np.zeros(4))); late(5)",
                    "has not made this call: raised CountMismatch in Allreduce_init \\(call 2\\): .*; now at .*late"),
-    "native": ("exec('with comm.using(allreduce=\"native\"): comm.Iallreduce(x, np.zeros(3)).Wait()')",
-               "refused(lambda: comm.Allreduce(x, np.zeros(4))); late(5)",
-               f"has not made this call: {WRONG}.*; now at"),
 }
 
 

@@ -5,7 +5,7 @@ The rest is the status of status.py as text, which the status thread writes some
 Two places take turns, so that one of them is whole at any time. `mpicoll status` reads the files of a run.
 
     words 0 to 15    MAGIC, format, process, rank, size, which text is valid, both lengths, when it was last written
-                     in ns, when the process started in ticks
+                     in ns, when the process started in ticks, in which namespace of process ids
     then             for each of SLOTS communicators the words of counters.py
     then             two texts of TEXT bytes, JSON
     then             the history: the last calls, which history.py has the layout of
@@ -41,7 +41,7 @@ from .status import Answer
 
 LOG = logging.getLogger("mpicoll")
 MAGIC, FORMAT = 0x6D7069636F6C6C21, 4
-PROCESS, RANK, SIZE, VALID, LENGTHS, WRITTEN, STARTED = 2, 3, 4, 5, 6, 8, 9  # words; LENGTHS has two
+PROCESS, RANK, SIZE, VALID, LENGTHS, WRITTEN, STARTED, NAMESPACE = 2, 3, 4, 5, 6, 8, 9, 10  # words; LENGTHS has two
 HEADER, SLOTS, TEXT = 16, 8, 1 << 13
 TEXTS = 8 * (HEADER + SLOTS * NUMBERS)
 CALLS = TEXTS + 2 * TEXT  # where the history begins
@@ -153,7 +153,8 @@ class FlightRecord:
         self.about = {"host": socket.gethostname(), "program": " ".join(sys.argv)[:200]}  # both are gone at exit
         self.words = np.frombuffer(self.memory, np.int64, HEADER)
         self.history = History(self.memory, CALLS, address_of(self.words) + CALLS)
-        self.words[[1, PROCESS, RANK, SIZE, STARTED]] = FORMAT, self.process, rank, size, started(self.process)
+        self.words[[1, PROCESS, RANK, SIZE]] = FORMAT, self.process, rank, size
+        self.words[[STARTED, NAMESPACE]] = started(self.process), namespace()
         self.words[WRITTEN] = time.time_ns()  # so that a rank which never writes a text is found to be silent
         self.words[0] = MAGIC
 
@@ -246,6 +247,14 @@ def started(process: int) -> int:
     """Return when a process of this host started, in ticks, which tells it from later ones of its number; 0: gone."""
     fields = _stat(process)
     return 0 if not fields or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def namespace() -> int:
+    """Return the number of the namespace of process ids that this process is in, such as a container; 0: unknown."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
 
 
 def is_stopped(process: int) -> bool:

@@ -33,7 +33,7 @@ KEEPS_LOCK = "native code keeps Python's lock, or no status thread runs"
 
 @dataclass
 class Process:
-    """The contents of one process's record; is_alive is None where its host is another one."""
+    """The contents of one process's record; is_alive is None on another host, or in another container."""
 
     path: Path
     rank: int
@@ -66,7 +66,7 @@ class Process:
 
     @cached_property
     def silence(self) -> str:
-        """Return why a process that lives does not write its record; empty if it does, or is on another host."""
+        """Return why a process that lives does not write its record; empty if it does, or that cannot be known."""
         if not self.is_alive or self.ended:
             return ""
         if flight.is_stopped(self.pid):
@@ -191,7 +191,8 @@ def _read_once(path: Path, only_text: bool) -> Process | None:
     age = max(0.0, time.time() - int(words[flight.WRITTEN]) * 1e-9)
     place = int(words[flight.RANK]), int(words[flight.SIZE]), pid, host
     says = facts.get("program", ""), facts.get("location", ""), facts.get("ended", "")
-    is_alive = flight.started(pid) == int(words[flight.STARTED]) if host == socket.gethostname() else None
+    is_here = host == socket.gethostname() and words[flight.NAMESPACE] == flight.namespace()
+    is_alive = flight.started(pid) == int(words[flight.STARTED]) if is_here else None
     process = Process(path, *place, *says, age, is_alive, content=content)
     process.ambiguous = frozenset(facts.get("ambiguous", ()))
     for communicator in facts.get("communicators", ()):

@@ -127,6 +127,14 @@ def test_a_rank_that_was_killed(peer, records):
     assert f"is gone: process {peer.process.pid}" in records.answer(1).ended
 
 
+def test_a_rank_in_another_container(peer, records):
+    """Its process id says nothing here."""
+    peer.write(Answer(7))
+    peer.record.words[flight.NAMESPACE] += 1
+    peer.end()
+    assert records.answer(1).calls == 7 and not records.answer(1).ended
+
+
 def test_a_rank_that_was_killed_before_it_wrote(peer, records):
     peer.end()
     assert "is gone" in records.answer(1).ended

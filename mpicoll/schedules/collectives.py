@@ -60,7 +60,7 @@ def but_first(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence
     return blocks if rank else ()
 
 
-def everybody(p: int, rank: int) -> tuple[int, int]:
+def from_all_ranks(p: int, rank: int) -> tuple[int, int]:
     """Return all ranks' contributions."""
     return 0, p
 
@@ -114,7 +114,7 @@ class Collective:
     ends: Where
     rooted: bool = False
     reduces: bool = False
-    covers: Whose = everybody
+    covers: Whose = from_all_ranks
     repeats: bool = False
 
     @property

@@ -263,7 +263,7 @@ OTHER = "allreduce/halving_doubling/p=6/bytes=4096"
 
 @pytest.fixture(scope="module")
 def measured_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with two recorded calls: a ring on 5 ranks whose third step is slow, and one of an algorithm beside it."""
+    """Return a page with two recorded calls: a ring on 5 ranks whose third step is slow, and another algorithm."""
     folder = tmp_path_factory.mktemp("measured")
     ring, other = schedule("allreduce", "ring", 5), schedule("allreduce", "halving_doubling", 6)
     calls = [

@@ -102,7 +102,7 @@ class Bed:
         return process.returncode, out, err
 
     def processes(self) -> list[int]:
-        """Those that carry the mark and are no zombies."""
+        """Return the ids of the processes that have the mark in their environment."""
         pids = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -214,7 +214,7 @@ def children(pid: int) -> list[int]:
 
 
 def named(bed: Bed, word: str) -> int:
-    """One of the processes with this word in its command line."""
+    """Return one of the processes with this word in its command line."""
     return next(pid for pid in bed.processes()
                 if word in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"))
 

@@ -10,7 +10,7 @@ import sharp_bits
 
 @pytest.fixture
 def environment():
-    """The variables are afterwards what they were."""
+    """Yield, then restore the environment variables."""
     before = dict(os.environ)
     yield
     os.environ.clear()

@@ -21,7 +21,7 @@ OTHER = [name for name in NAMES if name not in EQUAL]
 
 
 def around(dimensions):
-    """The offsets of all ranks around one."""
+    """Return the offsets of all ranks around one."""
     return [offset for offset in product((-1, 0, 1), repeat=dimensions) if any(offset)]
 
 
@@ -37,7 +37,7 @@ STENCILS = {
 
 
 def stencil(comm, name):
-    """A communicator of that stencil, on a grid of all ranks."""
+    """Return a communicator of that stencil, on a grid of all ranks."""
     periods, offsets = STENCILS[name]
     grid = comm.Create_cart(MPI.Compute_dims(comm.size, len(periods)), periods)
     graph = grid.Create_stencil(offsets)

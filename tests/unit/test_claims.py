@@ -25,7 +25,7 @@ LINES = {
 
 
 def docstring(**changes: str | None) -> str:
-    """A docstring of the grammar, fields changed or (None) left out; a _ in a name is a blank."""
+    """Return a docstring of the grammar, fields changed or (None) left out; a _ in a name is a blank."""
     fields = {**LINES, **{name.replace("_", " "): text for name, text in changes.items()}}
     return "An idea.\n\n" + "\n".join(f"    {name}: {text}" for name, text in fields.items() if text is not None)
 

@@ -221,7 +221,7 @@ def test_ranks_that_did_the_same_are_shown_once():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Makes records of ranks of three, each with calls by method, and returns their directory."""
+    """Return a function that makes records of ranks, each with calls by method, and returns their directory."""
     monkeypatch.setenv(flight.VARIABLE, str(tmp_path))
     directory = tmp_path / flight.run_name()
 

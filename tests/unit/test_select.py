@@ -82,7 +82,7 @@ def test_one_host_is_as_if_hosts_were_not_known(collective):
 
 
 def on_hosts(p):
-    """A rank on each."""
+    """Return a node for each rank."""
     return tuple((rank,) for rank in range(p))
 
 

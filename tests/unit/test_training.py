@@ -65,7 +65,7 @@ LAYERS = {
 
 
 def slope(loss, array, at, step=1e-6):
-    """The change of a loss with one number of an array."""
+    """Return the change of a loss with one number of an array."""
     before, slopes = array[at], []
     for change in (step, -step):
         array[at] = before + change

@@ -25,7 +25,7 @@ QUICK = 30  # mutants of a schedule
 
 
 def claiming(entry, **claims):
-    """The algorithm under other claims."""
+    """Return the algorithm under other claims."""
     return replace(entry, claims=replace(entry.claims, **claims))
 
 

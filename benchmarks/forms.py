@@ -1,10 +1,10 @@
-"""Time calls in the forms in which programs make them: other counts in every call, derived datatypes, own operators.
+"""Time calls in the forms in which programs make them: other counts in every call, derived datatypes, user operators.
 
     mpiexec -n 2 python -m mpicoll.benchmarks.forms
 
-The other benchmarks repeat one call. Here a loop is as programs have it, and is made on MPI's own communicator and on
-mpicoll's in turns. What a loop received last must be the same on both. A time is one call's, of the slowest rank; a
-ratio is MPI's time over mpicoll's. The exit status is 1 if a result was wrong.
+The other benchmarks repeat one call. Here loops are as programs have them, and run in turns on MPI's own communicator
+and on mpicoll's. Both have to receive the same data in their last call. A time is that of one call on the slowest rank;
+a ratio is MPI's time over mpicoll's. The exit status is 1 if a result was wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CALLS = 50  # of a loop
 WARMUP = 2  # loops
 LARGEST = 4000  # elements of a call whose count is drawn
 
-Loop = tuple[Callable[[int], object], np.ndarray]  # makes the call of a turn; where it receives
+Loop = tuple[Callable[[int], object], np.ndarray]  # makes the call of a turn; its receive buffer
 FORMS: dict[str, Callable[[MPI.Intracomm], Loop]] = {}
 
 
@@ -53,7 +53,7 @@ class Row:
 
 
 def form(words: str) -> Callable[[Callable[[MPI.Intracomm], Loop]], Callable[[MPI.Intracomm], Loop]]:
-    """Register what makes the loop of a form on a communicator."""
+    """Register the function that creates the loop of a form on a communicator."""
 
     def add(make: Callable[[MPI.Intracomm], Loop]) -> Callable[[MPI.Intracomm], Loop]:
         FORMS[words] = make
@@ -70,7 +70,7 @@ def drawn(*shape: int, most: int = LARGEST) -> list[Any]:
 
 @form("Allreduce, another size in every call")
 def allreduce(comm: MPI.Intracomm) -> Loop:
-    """Combine as many numbers as there are by now."""
+    """Sum a vector whose length changes."""
     send, receive, counts = np.arange(LARGEST) + float(comm.rank), np.zeros(LARGEST), drawn()
     return lambda turn: comm.Allreduce(send[: counts[turn]], receive[: counts[turn]]), receive
 
@@ -100,7 +100,7 @@ def alltoallv(comm: MPI.Intracomm) -> Loop:
 
 @form("Allgatherv, other counts in every call")
 def allgatherv(comm: MPI.Intracomm) -> Loop:
-    """Gather what every rank has found."""
+    """Gather vectors whose lengths differ by rank and call."""
     send, receive = np.arange(500) + comm.rank, np.zeros(500 * comm.size, int)
     counts = drawn(comm.size, most=500)
     return lambda turn: comm.Allgatherv(send[: counts[turn][comm.rank]], [receive, counts[turn]]), receive
@@ -172,7 +172,7 @@ def columns(comm: MPI.Intracomm) -> Loop:
 
 
 def subarrays(comm: MPI.Intracomm) -> tuple[np.ndarray, np.ndarray, Callable[[], tuple[list[Any], list[Any]]]]:
-    """Return two matrices, and what makes the datatypes that transpose them: of rows of blocks, and of columns."""
+    """Return two matrices, and a function that creates the datatypes of their blocks, which transpose them."""
     p, n = comm.size, 32
     rows, columns = np.arange(n * n * p).reshape(n, n * p) + comm.rank * 1.0, np.zeros((n * p, n))
 
@@ -235,7 +235,7 @@ def ordered_operator(comm: MPI.Intracomm) -> Loop:
 
 @form("SUM of long double")
 def long_double(comm: MPI.Intracomm) -> Loop:
-    """Sum 1,000 of them."""
+    """Sum 1,000 long doubles."""
     send, receive = np.arange(1000).astype(np.longdouble) + comm.rank, np.zeros(1000, np.longdouble)
     return lambda turn: comm.Allreduce(send, receive), receive
 
@@ -270,7 +270,7 @@ def exscan(comm: MPI.Intracomm) -> Loop:
 
 
 def sparse(comm: MPI.Intracomm, destinations: int, most: int) -> Loop:
-    """Send to other ranks in every call; natively Alltoall tells how much, and Alltoallv sends it."""
+    """Send to other ranks in every call; natively Alltoall sends the counts, and Alltoallv the data."""
     p, rank, draw = comm.size, comm.rank, np.random.default_rng(destinations)
     counts = np.zeros((CALLS, p, p), np.intc)
     for turn in range(CALLS):
@@ -307,7 +307,7 @@ def sparse_one(comm: MPI.Intracomm) -> Loop:
 
 @form("Sparse_alltoall, 2 ranks and up to 32 KB each, for Alltoall and Alltoallv")
 def sparse_two(comm: MPI.Intracomm) -> Loop:
-    """Send what the halo of a mesh may have."""
+    """Send as much as the halo of a mesh may have."""
     return sparse(comm, 2, LARGEST)
 
 

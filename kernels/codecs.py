@@ -5,7 +5,7 @@
 
 params is the address of int64 words: problems, group, k, keep. A kernel sets problems to 1 where it meets what is no
 finite number, and never to 0. With keep, encode leaves in src what it did not send: src minus what decode gives. Groups
-are counted from the first element, and the last may be shorter; codes of groups lie one behind the other.
+are counted from the first element, and the last may be shorter; codes of groups are contiguous.
 
     cast     elements of fewer bits (see lowp.py)
     int8     a float32 scale = largest / 127, then a byte an element: element / scale, to nearest, ties to even

@@ -293,7 +293,7 @@ def check_disjoint(buffer: Vector) -> None:
 
 
 def check_apart(sent: Sequence[tuple[int, int]], received: Sequence[tuple[int, int]]) -> None:
-    """Raise OverlapError if sent and received spans share memory; spans of one may lie between those of the other."""
+    """Raise OverlapError if sent and received spans share memory; spans of one may be between those of the other."""
     if not sent or not received:
         return
     if max(e for _, e in sent) <= min(s for s, _ in received) or max(e for _, e in received) <= min(s for s, _ in sent):

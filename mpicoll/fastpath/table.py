@@ -21,7 +21,7 @@ from . import entry, signature
 from .any_counts import AnyCounts
 from .packed_buffers import PackedBuffers
 
-MAX_SEEN = 4 * signature.ROWS  # kinds of calls whose last plan, or last counts, are recorded
+MAX_SEEN = 4 * signature.ROWS  # keys of calls whose last plan, or last counts, are recorded
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def check_scratch(schedule: Schedule, lowered: Lowered | None = None) -> None:
 
 
 def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
-    """Return the placements a schedule's plans come in; a staged one is the plain one on other memory."""
+    """Return the placements of a schedule's plans; a staged one is the plain one on other memory."""
     if schedule.collective.name == "bcast":
         return (True,)
     if schedule.collective.naming in ("none", "edge") or any(is_staged(schedule, rank) for rank in range(schedule.p)):

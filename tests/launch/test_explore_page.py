@@ -209,7 +209,7 @@ def test_time_plays_and_ends_where_steps_do(visit):
     assert step(visit).startswith("0 µs / ") and visit.page.url.endswith("/us=0")
     assert held(visit, 0) == {f"value|{block}": "0" for block in range(5)}
     visit.page.locator("#next").click()
-    assert visit.page.locator(".board .message").count() == 5 and "5 messages under way" in words_of(visit)
+    assert visit.page.locator(".board .message").count() == 5 and "5 messages in flight" in words_of(visit)
     assert visit.page.locator('table.numbers tr[data-name="messages"] td').first.inner_text() == "0"
     visit.page.locator("#last").click()
     assert [held(visit, rank) for rank in range(5)] == after_steps and words_of(visit).endswith("ended.")

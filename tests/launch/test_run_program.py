@@ -168,7 +168,7 @@ def test_an_exception_on_one_rank_ends_all(run):
 ENDS = {        # how rank 1 ends: what the others report
     "raises": ("raise KeyError('words')", "KeyError: 'words' (program.py, line 10, in <module>)"),
     "exits": ("sys.exit(7)", "SystemExit: 7 (program.py, line 10, in <module>)"),
-    "raises with a call under way": ("kept = half.Iallreduce(x, y); raise KeyError('words')",
+    "raises with a call in flight": ("kept = half.Iallreduce(x, y); raise KeyError('words')",
                                      "KeyError: 'words' (program.py, line 10, in <module>)"),
 }
 

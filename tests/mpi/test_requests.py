@@ -314,7 +314,7 @@ def test_buffers_live_as_long_as_requests_of_mpis_own(comm, form):
             arrays = [weakref.ref(memory) for memory in (call.sent, call.received) if memory is not None]
             request = call.start(ours, form)
             del call
-            checks.that(all(array() is not None for array in arrays), method, "under way")
+            checks.that(all(array() is not None for array in arrays), method, "in flight")
             complete(request)
             del request
             checks.that(all(array() is None for array in arrays), method, "complete")

@@ -353,7 +353,7 @@ class _Line:
         """Raise Hazard if a row accesses what a posted row writes, or writes what a posted row reads."""
         reads, writes = set(read), set(written)
         if writes & (self.written | self.read) or reads & self.written or len(writes) < len(written):
-            raise Hazard("under way")
+            raise Hazard("in flight")
         self.read |= reads
         self.written |= writes
 

@@ -23,7 +23,7 @@ command = import_module("mpicoll.cli.run")
 
 @pytest.fixture
 def without_waits(monkeypatch):
-    monkeypatch.setattr("mpicoll.stderr.HEARD", 0.0)
+    monkeypatch.setattr("mpicoll.stderr.REPORT_SECONDS", 0.0)
 
 
 def run(*args, env=None):

@@ -308,7 +308,7 @@ def test_a_file_without_the_collective(tmp_path):
 def test_a_file_without_messages(tmp_path):
     path = saved(tmp_path / "t.json", without_messages(played(schedule("allreduce", "ring", 4))))
     error = refused(*COMMAND, "--measured", path, "-o", tmp_path / "page.html")
-    assert error.endswith("no call to lay beside the model. Call of 32 B by ring on 4 ranks: no call has all its "
+    assert error.endswith("no call to show beside the model. Call of 32 B by ring on 4 ranks: no call has all its "
                           "messages in the file.")  # fmt: skip
 
 

@@ -18,14 +18,13 @@ from mpi4py import MPI
 from .. import errors
 from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
+from .memory import describe_type, memory_of
 from .owner import reach
 from .packing import packer
 from .parse import (
     check_type,
-    describe_type,
     find_type,
     in_place_error,
-    memory_of,
     null_error,
     parse_integers,
     split_pair,

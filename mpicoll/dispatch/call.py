@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 from ..buffers.arguments import Arguments
 from ..buffers.datatypes import TypeFacts
+from ..buffers.memory import describe_type
 from ..buffers.operators import Operator, name_of, operator
-from ..buffers.parse import describe_type
 from ..compression.codecs import Codec
 from ..engines.protocol import Execution
 from ..errors import ArgumentError, CommError, OperatorError

@@ -329,7 +329,7 @@ def test_bad_input_is_one_line(bed, words, says):
 
 
 def test_a_kernel_without_the_filter(bed, tmp_path):
-    """As tc tells it."""
+    """The error quotes tc."""
     (tmp_path / "tc").write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 1\n")
     (tmp_path / "tc").chmod(0o755)
     status, _, err = bed.run("--hosts", 2, "true", PATH=f"{tmp_path}:{os.environ['PATH']}")

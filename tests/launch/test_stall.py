@@ -209,7 +209,7 @@ ENDINGS = {     # what one rank does: what the other ranks report of it
 
 @pytest.mark.parametrize(("what", "timeout"), [*((what, 2) for what in ENDINGS), ("raises", 6), ("finalizes", 6)])
 def test_a_rank_that_ended_or_raised_is_named_with_its_words(run, what, timeout):
-    """Also where it has gone by the time that the others ask."""
+    """The report names the rank even if it is gone when the others ask."""
     done = run(RAISES.format(what=ENDINGS[what][0]), "mpi4py", MPICOLL_TIMEOUT=str(timeout))
     assert done.status not in (0, None), done.output
     for r in (0, 2):
@@ -437,7 +437,7 @@ def test_a_program_that_ends_one_rank_after_the_other_ends(run):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rank_that_is_late_is_only_told_of(run, engine):
-    """Without MPICOLL_TIMEOUT nothing is aborted."""
+    """Without MPICOLL_TIMEOUT mpicoll aborts no call."""
     done = run("""
         settings.REPORT_AFTER = 1.0
         comm = mpicoll.Comm(world)

@@ -226,7 +226,7 @@ def refused(checks, comm, call, error, words, builtin, *context):
 
 @parametrize("form", FORMS)
 def test_wrong_calls_are_refused_before_any_message(ours, form):
-    """In every form by the call itself; and every time all is as if nothing had been."""
+    """The call itself raises in every form, and leaves the communicator usable."""
     ours = calling(form)(ours)
     with cases.Checks() as checks, ours.trace() as records:
         for what, wrong in CALLS.items():

@@ -176,7 +176,7 @@ def test_groups(ours, method):
 
 
 def test_of_a_group_alone(ours):
-    """Without a communicator to begin with."""
+    """Create_from_group needs no parent communicator."""
     group = ours.Get_group()
     try:
         native = MPI.Intracomm.Create_from_group(group, "native")

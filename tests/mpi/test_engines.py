@@ -223,7 +223,7 @@ def interrupt(*arguments):
 
 @pytest.mark.mpi(min_size=2)
 def test_an_interrupt_is_seen_at_once(comm, engine):
-    """As Ctrl-C would be; and the ranks can go on together afterwards."""
+    """A signal interrupts the call as Ctrl-C does, and the ranks can communicate afterwards."""
     ours, buffer = mpicoll.Comm(comm), np.zeros(4)
     before = signal.signal(signal.SIGALRM, interrupt)
     with ours.using(engine=engine, bcast="linear" if "linear" in mpicoll.list_algorithms()["bcast"] else "binomial"):

@@ -102,7 +102,7 @@ def test_the_benchmark(comm):
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("color", [lambda rank: 0, lambda rank: rank % 2, lambda rank: int(rank > 0)])
 def test_a_child_has_what_its_ranks_would_agree_on(comm, monkeypatch, hosts, color):
-    """Also where its ranks are in another order."""
+    """The settings are right even if the child has the ranks in another order."""
     monkeypatch.setattr(agreement, "node", lambda mpi: f"host {comm.rank % hosts}")
     parent = agreement.agree(comm)
     for key in (comm.rank, -comm.rank):

@@ -83,7 +83,7 @@ def test_blocks_travel_in_few_messages(ours, name):
 
 @parametrize("name", STENCILS)
 def test_equals_the_builtin(ours, name):
-    """By auto and both. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ: it is left out there."""
+    """All give the MPI's result. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ, so it is skipped there."""
     has_builtin = MPI.get_vendor()[0] != "Open MPI" or ours.size == 1
     graph = stencil(ours, name)
     with Checks() as checks:

@@ -272,7 +272,7 @@ def test_sizes_are_whole_elements():
 
 
 def test_size_is_the_vector_or_a_share():
-    """As in the OSU benchmarks."""
+    """Sizes mean what they mean in the OSU benchmarks."""
     lengths = {c: (len(case.recv if case.send is None else case.send), len(case.recv))
                for c in COLLECTIVES for case in [Case(Shape(c), 80, 0, 5)]}
     assert lengths == {

@@ -118,7 +118,7 @@ def test_formulas_know_no_other_names(formula):
 
 @pytest.mark.parametrize("entry", EVERY)
 def test_formulas_of_every_algorithm_have_values(entry: Algorithm):
-    """For more ranks than most proofs have."""
+    """Formulas have values for more ranks than most proofs cover."""
     claims, p = entry.claims, served(entry, 64)
     for parameters, _ in entry.choices(p):
         try:

@@ -143,7 +143,7 @@ def test_phases_and_calls_have_their_moments():
     ("allreduce", "native", -1, ""),
 ])
 def test_a_collective_names_the_schedule_that_ran(collective, algorithm, root, key):
-    """Of a communicator that is a part of the world: its ranks are counted from 0."""
+    """A communicator of some ranks of the world counts its ranks from 0."""
     ranks = [of(rank, [call(1, 0.1, 0.2, collective=collective, algorithm=algorithm, root=root)] * (rank != 1))
              for rank in (0, 1, 3, 5)]
     step, schedules = shown(ranks)

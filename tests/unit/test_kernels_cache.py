@@ -262,7 +262,7 @@ def test_a_holder_that_goes_on_to_another_function_is_waited_for_again(lock, hel
 
 
 def test_a_missing_lock_is_reported(lock, monkeypatch, caplog):
-    """As on a network file system without locks."""
+    """A network file system without locks raises this error."""
 
     def refuse(*_, **__):
         raise OSError(errno.ENOLCK, "No locks available")

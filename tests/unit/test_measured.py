@@ -333,7 +333,7 @@ def test_a_damaged_call_is_named(category, name, value, words, tmp_path):
 
 
 def test_files_of_one_run_are_laid_together(tmp_path):
-    """As `mpicoll timeline` does: files that do not name their run are refused."""
+    """Files are merged as by `mpicoll timeline`: those that do not name their run are refused."""
     ring = schedule("allreduce", "ring", 4)
     first, second = saved(tmp_path / "1.json", played(ring)), saved(tmp_path / "2.json", played(ring, number=2))
     error = refused(*COMMAND, "--measured", first, "--measured", second, "-o", tmp_path / "page.html")

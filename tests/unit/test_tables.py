@@ -149,7 +149,7 @@ def test_strands_that_meet_in_the_output():
 
 
 def test_no_operation_writes_the_input():
-    """Not even what is there already."""
+    """No operation writes the input, not even with its own contents."""
     (plan,) = lower_all(schedule("allreduce", "ring", 1), Case(4, 2, None, 4), False)
     assert "row 0" in faults(changed(plan, "segments", (0, 0), IN))
     plan = lower_all(schedule("bcast", "chain", 2), Case(4, 2, None, 4), True)[1]

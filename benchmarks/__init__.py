@@ -24,5 +24,5 @@ What they are made of, each above what it imports:
     measure/        the timed loops, how ranks start together, statistics
     cases/          what is called, by whom, with which right answer
     command/        what command lines share
-    launch          mpiexec, as each MPI wants it
+    launch          mpiexec, with the options of each MPI
 """

@@ -31,7 +31,7 @@ BEST = 3  # choices that are listed for a size
 def choose(collective: str, p: int, where: Nodes, sizes: str, name: str, ordered: bool, as_json: bool) -> None:
     """Show which algorithm and chunk the model calls the fastest for COLLECTIVE, and what it takes, in microseconds.
 
-    That is what `auto` chooses where MPICOLL_NETWORK names the same network. Beside it stand the next fastest.
+    That is what `auto` chooses where MPICOLL_NETWORK names the same network. The next fastest follow in the same row.
     """
     alone()
     with asking():

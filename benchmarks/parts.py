@@ -74,7 +74,7 @@ class Part:
 @click.option("--starts", default=6, help="How many processes are started.")
 @click.option("--json", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON lines.")
 def parts(names: str, seconds: float, starts: int, path: Path | None) -> None:
-    """Time a call part by part on one rank, and what comes before the first."""
+    """Time a call part by part on one rank, and the start of a program up to its first call."""
     with asking():
         wanted = listed("--methods", names)
         positive("--seconds", seconds)
@@ -153,7 +153,7 @@ def _long(comm: Any, invocation: Invocation) -> dict[str, Callable[[], Any]]:
 
 
 def starting(processes: int) -> Iterator[Part]:
-    """Yield what comes before the first call, and that call, each the median of some processes."""
+    """Yield the time before the first call, and that of the call, each the median of some processes."""
     command = [sys.executable, "-c", START]
     outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(processes + 1)]
     times = [list(map(float, output.split())) for output in outputs[1:]]  # the first may have had to compile
@@ -163,7 +163,7 @@ def starting(processes: int) -> Iterator[Part]:
 
 def table(rows: list[Part]) -> Table:
     """Return the parts in the order in which they come."""
-    rich_table = Table(title="what a call costs on one rank, and what comes before the first", title_justify="left")
+    rich_table = Table(title="the cost of a call on one rank, and of the start before the first", title_justify="left")
     for name in ("method", "way", "part", "µs", "[95 %]"):
         rich_table.add_column(name, justify="left" if name in ("method", "way", "part") else "right")
     before = ("", "")

@@ -3,11 +3,11 @@
     python -m mpicoll.benchmarks.scale --ranks 1024,16384 --algorithms "allreduce ring,alltoall bruck"
     python -m mpicoll.benchmarks.scale --ranks 8,4096 --algorithms "" --starts 0 --rules 1,64
 
-Schedules and plans need no MPI, so any number of ranks is timed on one. A plan is that of the rank a third of the way,
-whole blocks at a time, in processor time: the least of some tries. Its table is what is kept of it, in which steps that
-repeat stand once. Rules are those that `auto` takes from the cost model on a preset's network, where no earlier run has
-left them in a file, in the processor time of one try. Memory is what is private to a process after its
-first Allreduce, beyond what it had with NumPy and mpi4py imported and MPI started.
+Schedules and plans need no MPI, so one process times any number of ranks. A plan is that of rank p // 3, without
+chunks; its time is the least processor time of some tries. The cache keeps its table, which stores repeated steps
+once. Rules are those that `auto` takes from the cost model on a preset's network if no file has them, in the processor
+time of one try. Memory is the private memory of a process after its first Allreduce, beyond that with NumPy and mpi4py
+imported and MPI started.
 """
 
 from __future__ import annotations

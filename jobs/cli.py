@@ -125,7 +125,7 @@ def _script(directory: Path, job: study.Job) -> Path:
 @jobs.command(context_settings=HELP)
 @DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--wait", is_flag=True, help="Until no job is under way any more.")
+@click.option("--wait", is_flag=True, help="Wait until no job is queued or running.")
 def status(directory: Path, as_json: bool, wait: bool) -> None:
     """Show how far the jobs of DIRECTORY are: what Slurm says of them, and which steps are complete."""
     with asking():
@@ -180,7 +180,7 @@ def show(steps: Sequence[gather.Found], running: Sequence[int]) -> None:
 def collect(directory: Path, output: Path | None, mixed: bool) -> None:
     """Gather what the jobs of DIRECTORY measured: a report as one page, of `tune` one file of tables.
 
-    Steps that were stopped take part with what they had; what is missing is said.
+    Stopped steps count with the results that they have; the command names the missing ones.
     """
     with asking():
         assemble.assemble(study.read(directory), directory, output, mixed)

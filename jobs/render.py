@@ -1,4 +1,4 @@
-"""From what is asked for to a directory with job scripts."""
+"""Render a study to a directory with job scripts."""
 
 from __future__ import annotations
 

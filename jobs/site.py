@@ -29,7 +29,7 @@ def _named(name: str) -> str:
     return name.replace("_", "-")
 
 
-# What stands in a script as it is, and so must not be taken for anything else there.
+# Text that scripts contain verbatim, so it must not contain characters special to the shell.
 Word = Annotated[str, StringConstraints(pattern=r"^[\w.,:/@%+=-]*$")]
 Place = Annotated[str, StringConstraints(pattern=r"^[^'\"`\n\\]*$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
@@ -84,7 +84,7 @@ class Site(_Keys):
     cpus_per_rank: int = Field(default=1, ge=1, description="cores, and threads, of each rank")
     exclusive: bool = Field(default=True, description="no other job on the nodes: without it times say little")
     requeue: bool = Field(
-        default=False, description="a job whose time is up puts itself into the queue again, and goes on"
+        default=False, description="a job whose time is up queues again and continues"
     )
     python: Line = Field(
         default="", description="the interpreter of mpicoll's environment; the one that renders, if not given"

@@ -45,7 +45,7 @@ def stage(target: Path) -> Path:
 
 
 def _own(target: Path) -> None:
-    """Return mpicoll itself, where it lies outside of the environment, and of which commit it is."""
+    """Copy mpicoll itself into the environment, if it is outside of it, and note its commit."""
     packages = target / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
     if not PACKAGE.is_relative_to(Path(sys.prefix).resolve()):
         for finder in packages.glob("__editable__*mpicoll*"):

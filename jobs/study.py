@@ -1,4 +1,4 @@
-"""A study: which steps run on how many nodes, in which jobs, and the directory that it all lies in.
+"""A study: which steps run on how many nodes, in which jobs, and its directory.
 
 DIRECTORY/study.json            what is to be run, written once
 DIRECTORY/NAME.sbatch           a job each

@@ -2,7 +2,8 @@
 
     reduce      dst[i] = a[i] op b[i] for MPI's twelve operators: address(), call(), allowed(), kind_of()
     scale       dst[i] = a[i] / b[0], the last step of an average: address()
-    lowp        elements of 16 and 8 bits: to float32 and back, reductions on them
+    elements    conversions of single elements of 16 and 8 bits, and random bits
+    lowp        kernels on these elements: to float32 and back, reductions
     codecs      groups of float32 to fewer bytes and back
     pack        elements of datatypes to and from a contiguous buffer
     memory      arrays at addresses, inside jitted code
@@ -25,7 +26,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import background, cache, codecs, compiler, deferred, lowp, memory, pack, plain, reduce, reference, rules
+    from . import background, cache, codecs, compiler, deferred, elements, lowp, memory, pack, plain, reduce
+    from . import reference as reference
+    from . import rules as rules
     from . import scale as scale
     from . import serving as serving
     from . import waiting as waiting
@@ -36,6 +39,7 @@ __all__ = [
     "codecs",
     "compiler",
     "deferred",
+    "elements",
     "lowp",
     "memory",
     "pack",

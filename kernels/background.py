@@ -1,12 +1,13 @@
 """Compile kernels in a separate process of low priority, once per machine, while NumPy's kernels serve.
 
-A caller that can go on without a compiled kernel asks for it within `instead_of(request)`. If no cache has the kernel,
-`cache.native` registers it here and raises NotCompiled. `poll` starts the compiler process, unless one is running on
-this host, and loads what it has written. `state.generation` counts arrivals, so that callers know when to ask again.
+A caller that can continue without a compiled kernel requests it within `instead_of(request)`. If no cache has the
+kernel, `cache.native` registers it here and raises NotCompiled. `poll` starts the compiler process, unless one runs on
+this host, and loads the kernels that it has written. `state.generation` counts these, so that callers know when to
+request again.
 
 The compiler process holds a file lock until it ends, however it ends, so that ranks can tell whether one is running. A
-kernel that two processes in turn did not deliver is given up: asking for it then raises ImportError, and NumPy's
-serves. With MPICOLL_COMPILE=wait, or after `wait`, every process compiles what it needs before it goes on.
+kernel that two processes in turn did not deliver is given up: a request for it then raises ImportError, and NumPy's
+serves. With MPICOLL_COMPILE=wait, or after `wait`, every process compiles the kernels that it needs, then continues.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _waits = False
 
 
 def wait() -> None:
-    """Have this process compile what it needs before it goes on, as benchmarks do."""
+    """Make this process compile the kernels that it needs before it continues, as benchmarks do."""
     global _waits
     _waits = True
     state.pending.clear()
@@ -99,7 +100,7 @@ def instead_of(request: Request) -> Iterator[None]:
 
 
 def defer(label: str, directory: Path | None, load: Callable[[], int | None]) -> None:
-    """Register a kernel and raise NotCompiled, if the caller can go on without it; else return.
+    """Register a kernel and raise NotCompiled, if the caller can continue without it; else return.
 
     Raises ImportError for a kernel that was given up.
     """

@@ -5,9 +5,9 @@
 
 params is the address of int64 words: problems, group, k, keep. A kernel sets problems to 1 where it meets what is no
 finite number, and never to 0. With keep, encode leaves in src what it did not send: src minus what decode gives. Groups
-are counted from the first element, and the last may be shorter; codes of groups lie one behind the other.
+are counted from the first element, and the last may be shorter; codes of groups are contiguous.
 
-    cast     elements of fewer bits (see lowp.py)
+    cast     elements of fewer bits (see elements.py)
     int8     a float32 scale = largest / 127, then a byte an element: element / scale, to nearest, ties to even
     int4     a float32 scale = largest / 7, then half a byte an element, the first of two in the lower half
     topk     k positions of 16 bits, then k float32: the elements of largest size, of equal ones the first
@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from . import lowp
+from . import elements
 from .cache import native
 from .deferred import njit
-from .lowp import ELEMENTS, as_bits, as_float
+from .elements import ELEMENTS, as_bits, as_float
 from .memory import carray
 
 __all__ = ["GROUP", "KEEP", "PROBLEMS", "SMALLEST", "K", "addresses"]
@@ -315,4 +315,4 @@ def _native(kernel: Callable[..., None], sizes: tuple[int, ...]) -> int:
         of = {0: types.float32, 1: types.uint8, 2: types.uint16, -8: types.int64}
         return *(types.CPointer(of[size]) for size in sizes), types.int64
 
-    return native(kernel, (*words, "int64"), types=types, also=(str(lowp.__file__),))
+    return native(kernel, (*words, "int64"), types=types, also=(str(elements.__file__),))

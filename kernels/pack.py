@@ -6,7 +6,7 @@ Segment i is lengths[i] bytes at offsets[i]. Extents, strides and offsets may ha
 
 `packed` is the address of the contiguous buffer, `base` that from which offsets count. Every function returns the bytes
 that it moved. They are callable from Python and from jitted code. `packed` may not overlap the rest, nor elements one
-another when unpacking; no alignment is asked for. Nothing is checked: a wrong address or a negative count ends the
+another when unpacking; no alignment is needed. Nothing is checked: a wrong address or a negative count ends the
 process. `reference` has the same in NumPy.
 """
 

@@ -7,8 +7,8 @@ import sys
 import time
 from contextlib import suppress
 
-FORWARDED = 0.5  # seconds for a launcher to forward a text before an abort ends it
-HEARD = 2.0  # seconds for rank 0 to print what this rank need not print
+FORWARD_SECONDS = 0.5  # for a launcher to forward a text before an abort ends it
+REPORT_SECONDS = 2.0  # for rank 0 to print the error of all ranks before this rank ends
 
 _kept: int | None = None  # a duplicate of the original standard error
 
@@ -40,9 +40,9 @@ def _is_kept() -> bool:
 def last_words(text: str) -> None:
     """Print a text, and wait until the launcher has forwarded it, since an abort may follow at once."""
     say(text)
-    time.sleep(FORWARDED)
+    time.sleep(FORWARD_SECONDS)
 
 
 def listen() -> None:
     """Wait while rank 0 prints why all ranks end: a launcher may kill the others when one rank ends badly."""
-    time.sleep(HEARD)
+    time.sleep(REPORT_SECONDS)

@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Lets gc.collect() pass over the thousands of tests and all modules: it is called in many tests."""
+    """Freeze the tests and modules loaded so far, since the many calls of gc.collect() in tests would scan them."""
     gc.collect()
     gc.freeze()
 
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def smoke(items: list[pytest.Item]) -> list[pytest.Item]:
-    """All tests but those of tools; of each file of these one in ten, at least one, the same ones every time."""
+    """Return all tests but those of tools; of each file of these the same tenth of its tests, at least one."""
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         if changed.is_of_tools(item.path.name):
@@ -112,7 +112,7 @@ class Results:
 
 
 def headline(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The first words of what a failing test said."""
+    """Return the first words of a failing test's message."""
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash is not None else str(report.longrepr)
     return " ".join(message.split())[:300]

@@ -25,7 +25,7 @@ AT_ONCE = 25            # programs drawn with one seed
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """The arguments; every rank reads the same."""
+    """Return the arguments; every rank reads the same."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--seed", type=int, default=0, help="which programs; one more for every 25")
@@ -39,7 +39,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def listener(log: IO[str] | None) -> Callable[[Program, bool], None]:
-    """Writes down what is played, so that it is known even when no rank can say so any more."""
+    """Return a function that logs every program that runs, so that the log has it even if all ranks hang."""
 
     def listen(program: Program, is_over: bool) -> None:
         if log is not None:
@@ -85,7 +85,7 @@ def play_text(text: str, patience: float) -> bool:
 
 
 def main(words: list[str]) -> int:
-    """The exit status."""
+    """Return the exit status."""
     arguments = parse(words)
     if arguments.cold is not None:
         background.COMMAND = compiler.command(arguments.cold)

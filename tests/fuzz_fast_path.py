@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 import mpicoll
 
-GUARD = -7                  # in numbers that nobody may write
+GUARD = -7                  # in numbers that no call may write
 LENGTH = 24                 # of every array; kinds differ in counts, displacements, types
 TYPES = {"d": MPI.DOUBLE, "f": MPI.FLOAT, "i": MPI.INT, "l": MPI.LONG, "h": MPI.SHORT}
 OPERATORS = [(MPI.SUM, np.sum), (MPI.MAX, np.max), (MPI.MIN, np.min)]
@@ -44,7 +44,7 @@ class Site:
         self.kept: dict[str, list[np.ndarray]] = {}
 
     def arrays(self, code: str) -> list[np.ndarray]:
-        """Four arrays of a type, made once: two to send, two to receive into."""
+        """Return two send and two receive arrays of a type, allocated once."""
         if code not in self.kept:
             self.kept[code] = [np.zeros(LENGTH, code) for _ in range(4)]
         return self.kept[code]
@@ -79,7 +79,7 @@ class Site:
                 array[:] = self.numbers(self.rank)
 
     def message(self, array: np.ndarray, has_counts: bool) -> list[Any]:
-        """A list in one of mpi4py's forms, from self.at on."""
+        """Return a message in one of mpi4py's list forms; its elements begin at self.at."""
         datatype = self.code if self.style % 2 else TYPES[self.code]
         if has_counts:
             counts = [self.count] * self.p
@@ -151,7 +151,7 @@ class Changer(threading.Thread):
             self.site, self.begun = site, begun
 
     def run(self) -> None:
-        """Until stopped."""
+        """Change lists until stopped."""
         while not self.stopping:
             with self.lock:
                 if self.site is not None:
@@ -168,7 +168,7 @@ class Changer(threading.Thread):
             self.spoil(site)
 
     def spoil(self, site: Site) -> None:
-        """The call has read its lists: they may say anything."""
+        """Replace the contents of the lists, which the call has already read."""
         what = self.draw.randrange(4)
         for message in (site.send, site.recv):
             if what == 0:
@@ -231,7 +231,7 @@ def play(comm: mpicoll.Comm, arguments: argparse.Namespace) -> bool:
 
 
 def main(words: list[str]) -> int:
-    """The exit status."""
+    """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=100_000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="which ones")

@@ -24,13 +24,13 @@ class Console:
     files: dict[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """The files."""
+        """Write the files."""
         for name, content in self.files.items():
             (directory / name).write_text(content)
 
 
 def consoles(text: str) -> list[Console]:
-    """The console blocks of a guide, in order."""
+    """Return the console blocks of a guide, in order."""
     blocks, files = [], {}
     for varies, language, name, body in FENCE.findall(text):
         if language == "console":
@@ -41,7 +41,7 @@ def consoles(text: str) -> list[Console]:
 
 
 def commands(body: str) -> list[tuple[str, list[str]]]:
-    """Each command with the lines that follow it."""
+    """Return each command with the lines that follow it."""
     first, *parts = re.split(r"^\$ ", body, flags=re.MULTILINE)
     assert not first, "a console block begins with a command"
     return [(part.split("\n")[0], part.split("\n")[1:]) for part in parts]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def run_group(command: Sequence[str], limit: float, output: IO[bytes] | None = None,
               extra: Mapping[str, str] | None = None, left: list[str] | None = None) -> int | None:
-    """`launch.run_group` in the checkout and in this environment, with some variables more."""
+    """Run `launch.run_group` in the checkout and in this environment, with `extra` variables."""
     return launch.run_group(command, limit, environment(extra), output, ROOT, left)
 
 

@@ -1,4 +1,4 @@
-"""A bcast as somebody writes one outside mpicoll: the content of a file for `mpicoll --load`."""
+"""A bcast as a program writes one outside mpicoll: the content of a file for `mpicoll --load`."""
 
 MINE = '''\
 from mpicoll import algorithm
@@ -13,7 +13,7 @@ def mine(p, rank):
     Bytes per rank: n * (p - 1)
     Scratch: 0
     Cost: (p - 1) (α + n β)
-    Source: nobody
+    Source: none
     """
     if rank == 0:
         yield from (Send(peer, (0,)) for peer in range(1, p))

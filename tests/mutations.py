@@ -552,13 +552,13 @@ MUTATIONS = [
     ),
     # elements of few bits, codes
     Mutation(
-        "kernels/lowp.py",
+        "kernels/elements.py",
         "u + np.uint32(0x7FFF) +",
         "u + np.uint32(0x8000) +",
         "unit/test_kernels_lowp.py",
     ),
     Mutation(
-        "kernels/lowp.py",
+        "kernels/elements.py",
         "if chance < scaled - np.float32(whole)",
         "if chance < np.float32(0.5)",
         "unit/test_kernels_lowp.py",

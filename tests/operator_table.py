@@ -64,25 +64,25 @@ class Survey:
     answers: dict[tuple[str, str, str], object]
 
     def ours(self, name: str, op: str) -> str:
-        """By whom a pair is served: ours, native or refused."""
+        """Return "ours", "native" or "refused": the code that serves a pair."""
         answer = self.answers[name, op, "ours"]
         return answer if answer in (NATIVE, REFUSED) else "ours"  # type: ignore[return-value]
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """All pairs."""
+        """Return all pairs."""
         return ((name, op) for name, op, asked in self.answers if asked == "ours")
 
     def served(self, name: str, by: str) -> tuple[str, ...]:
-        """The operators on a datatype that are served so."""
+        """Return the operators on a datatype that `by` serves: "ours", "native" or "refused"."""
         return tuple(op for which, op in self.pairs() if which == name and self.ours(which, op) == by)
 
     def fatal(self) -> list[tuple[str, str]]:
-        """The pairs with which MPI's own blocking collective ended the process."""
+        """Return the pairs with which MPI's own blocking collective ended the process."""
         return [(name, op) for name, op in self.pairs() if self.answers[name, op, "blocking"] == ENDED]
 
 
 def ask(mpi: str) -> Survey:
-    """The survey of one MPI, in its environment."""
+    """Return the survey of one MPI, run in its environment."""
     python = ROOT / ENVIRONMENTS[mpi] / "bin" / "python"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     answers: dict[tuple[str, str, str], object] = {}
@@ -105,7 +105,7 @@ def ask(mpi: str) -> Survey:
 
 
 def page(surveys: dict[str, Survey]) -> str:
-    """docs/OPERATORS.md. Ends the program where a pair that MPI's own collectives take is refused here."""
+    """Return docs/OPERATORS.md. End the program if mpicoll refuses a pair that MPI's own collectives take."""
     for mpi, survey in surveys.items():
         for name, op in survey.pairs():
             taken = True in (survey.answers[name, op, "blocking"], survey.answers[name, op, "nonblocking"])
@@ -134,12 +134,12 @@ def page(surveys: dict[str, Survey]) -> str:
 
 
 def words(ops: tuple[str, ...]) -> str:
-    """Operators in a cell."""
+    """Return operators in a cell."""
     return " ".join(ops) or "–"
 
 
 def listed(pairs: list[tuple[str, str]]) -> str:
-    """Pairs in a sentence, by datatype."""
+    """Return pairs in a sentence, by datatype."""
     by: dict[str, list[str]] = defaultdict(list)
     for name, op in pairs:
         by[name].append(op)

@@ -30,7 +30,7 @@ class Meaning(NamedTuple):
 
 
 def meaning(recipe: Recipe) -> Meaning:
-    """By the standard's definition: copies of the parts' typemaps, each moved by its displacement."""
+    """Return the typemap as MPI defines it: copies of the parts' typemaps, each moved by its displacement."""
     if isinstance(recipe, str):
         return Meaning(list(range(SIZES[recipe])), 0, SIZES[recipe])
     combiner, parts, parameters = recipe
@@ -46,7 +46,7 @@ def meaning(recipe: Recipe) -> Meaning:
 
 
 def _starts(combiner: str, inner: list[Meaning], parameters: dict[str, Any]) -> list[tuple[int, int]]:
-    """(which part, its displacement in bytes), in order."""
+    """Return (index of the part, its displacement in bytes), in order."""
     extent = inner[0].extent if inner else 0
     if combiner == "DUP":
         return [(0, 0)]
@@ -77,7 +77,7 @@ def _subarray(part: Meaning, parameters: dict[str, Any]) -> Meaning:
 
 
 def elements(item: Meaning, n: int) -> list[int]:
-    """Positions of n elements."""
+    """Return the positions of n elements."""
     return [i * item.extent + place for i in range(n) for place in item.places]
 
 
@@ -118,7 +118,7 @@ def _struct(blocks: list[tuple[Recipe, int, int]]) -> Recipe:
 
 
 def _boxed(parts: list[Recipe], order: str, sides: list[tuple[int, int, int]]) -> Recipe:
-    """A box of at least one element inside an array with room around it."""
+    """Return a box of at least one element inside an array with room around it."""
     subsizes, before, _ = zip(*sides)
     sizes = [n + a + b for n, a, b in sides]
     return "SUBARRAY", parts, {"sizes": sizes, "subsizes": list(subsizes), "starts": list(before), "order": order}

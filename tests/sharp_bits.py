@@ -12,12 +12,12 @@ FENCE = re.compile(rf"({ALONE})?^```python\n(.*?)^```$", re.MULTILINE | re.DOTAL
 
 
 def beginning() -> str:
-    """The lines that every example begins with."""
+    """Return the lines that every example begins with."""
     return FENCE.search(GUIDE.read_text())[2]
 
 
 def examples(alone: bool) -> dict[str, str]:
-    """By heading, those that run in a process of their own or those that run in any."""
+    """Return examples by heading: those that need a process of their own if `alone`, else the others."""
     programs = {}
     for heading, text in PART.findall(GUIDE.read_text()):
         (fence,) = FENCE.findall(text)          # each has one

@@ -130,7 +130,7 @@ def restore(draw: random.Random) -> None:
 
 
 def shrink_alone(draw: random.Random) -> None:
-    """Kill a rank, and another while the others are in Shrink; whoever gets an error shrinks again."""
+    """Kill a rank, and another while the others are in Shrink; a rank that gets an error shrinks again."""
     comm = mpicoll.Comm(WORLD)
     first, second = draw.sample(range(RANKS), 2)
     delay = draw.uniform(0.0001, 0.02)

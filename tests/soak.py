@@ -3,7 +3,7 @@
     python tests/soak.py --minutes 10 --ranks 2,4
 
 Reports how many programs and calls it played, by collective, algorithm, form and number of threads, and every failure
-with the least program that shows it and the command that plays that again. A launch that crashes or stands still is a
+with the least program that shows it and the command that plays that again. A launch that crashes or hangs is a
 failure, with the program that was running. Exit status: 1 if anything failed, 2 for bad arguments.
 """
 
@@ -31,7 +31,7 @@ WORKER = Path(__file__).with_name("fuzz.py")
 SECONDS = 30.0          # of programs in a launch
 PATIENCE = 40.0         # seconds a program may take: many ranks may share a core
 MARGIN = 120.0          # seconds a launch may take besides: starting, shrinking
-ATTEMPTS = 25           # launches in search of a lesser program that stands still
+ATTEMPTS = 25           # launches in search of a lesser program that hangs
 COLD = 0.25             # of the launches begin without compiled kernels, which arrive in the first half
 KEPT = 20_000           # characters of the output of a launch that failed
 
@@ -64,7 +64,7 @@ class Soak:
     failures: list[Failure] = field(default_factory=list)
 
     def launch(self, seconds: float) -> None:
-        """One launch on some of the ranks with a seed of its own."""
+        """Launch a run on some of the ranks, with a seed of its own."""
         ranks, seed = self.draw.choice(self.ranks), self.draw.randrange(1_000_000)
         self.seeds.append((ranks, seed))
         path = self.folder / f"{len(self.seeds)}.log"
@@ -80,7 +80,7 @@ class Soak:
             self.failures.append(Failure(ranks, seed, what, least, output[-KEPT:]))
 
     def _least(self, ranks: int, text: str) -> str:
-        """A program that still fails in a launch of its own and of which no simpler one does; itself if it does not."""
+        """Return a simplest program that still fails in its own launch; `text` if that does not fail again."""
         program = eval(text, {"Program": Program, "Call": Call})
         attempts = iter(range(ATTEMPTS))
         while True:
@@ -94,7 +94,7 @@ class Soak:
                 return repr(program)
 
     def _run(self, ranks: int, limit: float, *arguments: str) -> tuple[int | None, str]:
-        """(exit status, output) of a launch; None for a status if it had to be killed."""
+        """Return (exit status, output) of a launch; the status is None if it had to be killed."""
         patience = [] if "--patience" in arguments else ["--patience", f"{self.patience:g}"]
         line = launcher.command(ranks, [sys.executable, str(WORKER), *patience, *arguments])
         with tempfile.TemporaryDirectory(dir=self.folder) as empty:
@@ -123,7 +123,7 @@ def soak(soak_run: Soak, seconds: float, console: Console) -> None:
 
 
 def report(soak_run: Soak, console: Console) -> None:
-    """The counts and the seeds; failures were printed when they happened."""
+    """Print the counts and the seeds; failures were printed when they happened."""
     by_form, by_algorithm = soak_run.account.by(0, 2), soak_run.account.by(0, 1)
     table = Table("collective", *FORMS, "algorithms", title=f"calls played on {launcher.flavour()}")
     for collective in sorted({key[0] for key in by_form}):
@@ -166,7 +166,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def main(words: list[str]) -> int:
-    """The exit status."""
+    """Return the exit status."""
     arguments = parse(words)
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
     console = Console(width=None if sys.stdout.isatty() else 160)

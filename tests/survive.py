@@ -88,7 +88,7 @@ class Scenario(NamedTuple):
 
 
 def scenarios(only: list[str], forms: list[str], seed: int) -> list[Scenario]:
-    """Every algorithm in every form, in an order that mixes collectives."""
+    """Return every algorithm in every form, in an order that mixes collectives."""
     draw = random.Random(seed)
     names = [(collective, name) for collective, algorithms in list_algorithms().items()
              if (base_collective(collective) == collective or is_of_neighbours(collective))

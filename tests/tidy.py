@@ -50,7 +50,7 @@ class Place:
 
 @contextlib.contextmanager
 def place() -> Iterator[Place]:
-    """The directory of a launch, removed at the end with all that is in it."""
+    """Yield the directory of a launch, and remove it with its contents at the end."""
     with tempfile.TemporaryDirectory(prefix="mt-", ignore_cleanup_errors=True) as directory:
         current = Place(Path(directory))
         try:
@@ -64,7 +64,7 @@ def _unexpected(paths: Iterable[Path]) -> list[Path]:
 
 
 def _shared() -> set[Path]:
-    """This user's segments of shared memory."""
+    """Return this user's segments of shared memory."""
     paths = set()
     with contextlib.suppress(OSError):
         for path in SHARED.iterdir():

@@ -1,6 +1,6 @@
 """`mpicoll bench`: times a collective's algorithms beside MPI's own.
 
-Every rank reads the same command line and comes to the same conclusion, so bad input ends them all at once,
+Every rank reads the same command line and makes the same decision, so bad input ends them all at once,
 with one line from rank 0 and exit status 2.
 """
 

@@ -59,7 +59,7 @@ class Harness:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Free what it made, but not after an error, when messages may be on their way."""
+        """Free its resources, but not after an error, since messages may be in flight."""
         if error is None:
             self.stack.close()
             self.control.Free()

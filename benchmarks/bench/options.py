@@ -1,4 +1,4 @@
-"""Check a command line of `mpicoll bench`: every rank comes to the same settings from it."""
+"""Check a command line of `mpicoll bench`: every rank derives the same settings from it."""
 
 from __future__ import annotations
 

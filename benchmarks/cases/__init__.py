@@ -5,7 +5,8 @@ forms.py         blocking, nonblocking, persistent
 counts.py        even and irregular shares, where ranks have counts of their own
 scaling.py       which size a collective has on how many ranks
 contents.py      numbers with a known right answer
-lossy.py         how far the answer of what moves codes may be off
-case.py          one rank's buffers at one size, and the check of what came of them
-contenders.py    who is called: an algorithm on an engine, or native
+lossy.py         the error bound of algorithms on codes
+case.py          one rank's buffers at one size, and the check of their contents after the call
+contenders.py    the code that serves a call: an algorithm on an engine, or native
+loops.py         loops of calls as programs make them, for benchmarks.forms
 """

@@ -51,7 +51,7 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def moved(source: int, destination: int, n: int, dtype: np.dtype) -> np.ndarray:
-    """Return n elements that say where they come from and where they go."""
+    """Return n elements whose values encode their source and destination."""
     i = np.arange(PERIOD)
     if low(dtype) and dtype.itemsize == 1:  # of whole numbers there are few: what bits these make, below any NaN
         return np.resize(((5 * i + 31 * source + 7 * destination + i * source) % 120).astype(np.uint8).view(dtype), n)

@@ -46,7 +46,7 @@ class Form:
         """
         operation, free = self.bound(comm, collective, arguments)
         yield operation
-        free()  # not after an error: the operation may be under way
+        free()  # not after an error: the operation may be in flight
 
 
 def _nothing() -> None:

@@ -129,7 +129,7 @@ class Pattern:
         return side(starts), side(ends)
 
     def way(self, block: Any, root: int) -> tuple[int, int]:
-        """Return where a block that is moved comes from and where it goes; 0 where it goes to all, or all go to one."""
+        """Return a moved block's source and destination; 0 for a destination of all ranks, or for a single one."""
         if self.meaning.naming == "pair":
             pair: tuple[int, int] = block
             return pair

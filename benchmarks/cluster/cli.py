@@ -1,4 +1,4 @@
-"""The command: what is asked for, checked; the hosts; the table and the page at the end."""
+"""The command: check its options, start the hosts, write the table and the page at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `python -m mpicoll.benchmarks.full`: launches, and what they come to as a table."""
+"""The command `python -m mpicoll.benchmarks.full`: launches, and a table of their results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def ratios_of(directory: Path, figure: Figure) -> list[Ratios]:
 
 
 def table(mpi: str, all_of: Sequence[tuple[Figure, Sequence[Ratios]]]) -> Table:
-    """Return what was asked for and what was reached."""
+    """Return the targets and the results."""
     rich_table = Table(title=f"native's time over mpicoll's, {RANKS} ranks of one machine, {mpi}", title_justify="left")
     for name in ("figure", "asked", "reached", "launches", ""):
         rich_table.add_column(name, justify="right" if name in ("asked", "reached") else "left")

@@ -18,7 +18,7 @@ from ..measure.stats import geometric_mean
 
 @dataclass(frozen=True)
 class Figure:
-    """A run of `mpicoll bench`, and what its ratios must come to, for each MPI: at every size, on geometric average."""
+    """A run of `mpicoll bench`, and the ratios that each MPI has to reach: at every size, and as geometric mean."""
 
     name: str
     words: str

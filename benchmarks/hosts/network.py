@@ -126,7 +126,7 @@ class Network:
 
     def _remove_links(self) -> None:
         lines = "\n".join(f"link delete {name}" for name in (*map(link, self._holders), SWITCH))
-        with suppress(LaunchError):  # some may have gone already: -force goes on
+        with suppress(LaunchError):  # some may be gone already: -force continues
             _told("ip", lines, "-force")
 
 

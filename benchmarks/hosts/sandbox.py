@@ -1,7 +1,7 @@
 """A sandbox that the kernel takes down: whatever is made inside is gone when its first process is.
 
 Three processes hold it. The one that called `enter` stays outside. The first process inside is its child; the worker,
-a child of that, goes on where `enter` was called. Both parents pass signals on and end with their child's status. If
+a child of that, continues where `enter` was called. Both parents pass signals on and end with their child's status. If
 any of the three dies, of whatever cause, the first process does, and with it every process, namespace, link and mount
 inside.
 """

@@ -67,7 +67,7 @@ class Hosts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the hosts' names, as MPI_Get_processor_name tells them."""
+        """Return the hosts' names, as MPI_Get_processor_name returns them."""
         return self.network.names
 
     @property
@@ -91,7 +91,7 @@ class Hosts:
         `ranks` defaults to all slots. `placement` "block" fills one host after the other, "cyclic" deals ranks out.
         `python` names the environment whose mpiexec and programs are meant. `env` is added to this process's.
         `timeout` is in seconds. Without `capture`, output goes where this process's goes. Programs find the links'
-        bits per second in MPICOLL_LINK_RATE. Raises LaunchError if the launch cannot be what was asked for.
+        bits per second in MPICOLL_LINK_RATE. Raises LaunchError if the launch cannot be made as requested.
         """
         ranks = self._checked(arguments, ranks_per_host, ranks, placement)
         if self._agent is None:

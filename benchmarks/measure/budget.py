@@ -25,7 +25,7 @@ class Budget:
     _next: float = field(default=4 * FEWEST, init=False)
 
     def enough(self, rounds: int, elapsed: float, precision: Callable[[], float] = lambda: 1.0) -> bool:
-        """Return whether to stop, after so many rounds in so many seconds, which have come to a precision."""
+        """Return whether to stop, after so many rounds in so many seconds, with a reached precision."""
         if self.rounds is not None:
             return rounds >= self.rounds
         if self.precision and rounds >= self._next:

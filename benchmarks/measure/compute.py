@@ -1,4 +1,4 @@
-"""Work that a rank does while a nonblocking collective is under way, of a length that can be asked for.
+"""Compute for a requested time while a nonblocking collective is in flight.
 
 As NumPy's loops do, it runs outside the interpreter's lock, so that a progress thread can work meanwhile.
 """

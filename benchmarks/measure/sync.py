@@ -1,7 +1,7 @@
 """Start a timed call on all ranks together: after a barrier, or at a time that their clocks agree on.
 
 Ranks leave a barrier one after another, and that skew is part of every time measured after one. Starting at
-an agreed time has no such skew, as far as the clocks agree; a rank that comes late to a start spoils that
+an agreed time has no such skew, as far as the clocks agree; a rank that is late for a start invalidates that
 call, which is counted and left out (Hunold and Carpen-Amarie, Reproducible MPI benchmarking is still not as
 easy as you think, 2016).
 """
@@ -20,7 +20,7 @@ from mpicoll.timeline.clock import reading
 Clock = Callable[[], float]
 BARRIER, WINDOW = "barrier", "window"
 SYNCS = (BARRIER, WINDOW)
-PINGS = 32  # exchanges with rank 0 per rank, of which the quickest tells how far its clock is off
+PINGS = 32  # exchanges with rank 0 per rank, of which the fastest gives the offset of its clock
 # Seconds from when a rank should be ready to the start; after a long wait caches are cold.
 SLACK, LEAST_SLACK, MOST_SLACK = 200e-6, 20e-6, 2e-3
 OFTEN = 1 / 20  # of the calls that ranks may be unready for before the slack grows

@@ -2,9 +2,9 @@
 
 Reproduced is OMB 7.4 of April 2024, whose programs are osu_allreduce, osu_iallreduce, osu_allreduce_persistent and
 their like, osu_latency, osu_bw and osu_bibw: options and their defaults, which sizes, how many iterations, where
-barriers stand, what is averaged over what, and every character of the standard output. Not the same are
+barriers are, what is averaged over what, and every character of the standard output. Not the same are
 
-    errors          one line on standard error and exit status 2, where OMB prints its help, or goes on
+    errors          one line on standard error and exit status 2, where OMB prints its help, or continues
     MPI_CHAR        collectives pass it as MPI_SIGNED_CHAR, the same byte in a type for which MPI defines a sum
     -c              every rank checks what it received, bit for bit; a check that fails ends the run at once
 

@@ -1,4 +1,4 @@
-"""The timed calls of a collective, in the form and by the algorithm asked for, and the row that comes of them."""
+"""The timed calls of a collective, in the requested form and by the requested algorithm, and their row."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The characters that OMB prints: a preamble, a line of headings for each type, a line for each size.
 
-A row is what was found at one size: a value for each heading that the program can have, and for each percentile.
+A row has the measurements at one size: a value for each heading that the program can have, and for each percentile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def headings(program: Program, options: Options) -> list[str]:
 
 
 def preamble(program: Program) -> str:
-    """Return what comes before everything."""
+    """Return the lines before the table."""
     sum_of = "# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait\n\n" * program.overlaps
     return f"\n{title(program)}\n{sum_of}"
 

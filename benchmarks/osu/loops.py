@@ -56,7 +56,7 @@ class Apart:
 class Checked:
     """With -c: what arrives is made wrong before each call and compared after it.
 
-    Between lie calls that warm up, by default five, on buffers of their own; before each of them, and before
+    Between them are warm-up calls, by default five, on buffers of their own; before each of them, and before
     the timed call, comes a barrier.
     """
 

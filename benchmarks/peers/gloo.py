@@ -1,6 +1,6 @@
 """Gloo, the collectives of PyTorch on CPUs, through torch.distributed.
 
-torch is large, and comes without mpi4py: any Python that has it will do, named by an option or by
+torch is large, and does not need mpi4py: any Python that has torch will do, named by an option or by
 MPICOLL_TORCH_PYTHON. Its ranks are started by the mpiexec of the MPI they are compared with, on the same hosts.
 """
 

@@ -79,7 +79,7 @@ def summed(p: int, n: int) -> np.ndarray:
 
 
 def moved(source: int, destination: int, n: int) -> np.ndarray:
-    """Return what says where it comes from and where it goes; 0 where it goes to all, or all go to one."""
+    """Return a value of the source and the destination; 0 for a destination of all ranks, or for a single one."""
     i = np.arange(PERIOD)
     return np.resize((5 * i + 31 * source + 7 * destination + i * source) % PERIOD, n)
 

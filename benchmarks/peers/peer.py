@@ -31,7 +31,7 @@ class Measured:
 
 
 class PeerFailed(RuntimeError):
-    """A launch that did not come to its end; the message is its last words, in one line.
+    """A launch that did not complete; the message is its last output, in one line.
 
     measured: what it had timed until then.
     """

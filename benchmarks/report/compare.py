@@ -140,7 +140,7 @@ def _p_value(ratios: np.ndarray, n: int, m: int, margin: float) -> float:
 
 
 def tail(u: int, n: int, m: int) -> float:
-    """Return the probability that at most u of the n m ratios of times that do not differ lie on one given side of 1.
+    """Return the probability that at most u of the n m ratios of times that do not differ are on one given side of 1.
 
     >>> round(tail(0, 4, 4) * 70, 9), round(2 * tail(5, 6, 6), 4), round(2 * tail(13, 8, 8), 4)
     (1.0, 0.0411, 0.0499)

@@ -80,7 +80,7 @@ def wheres(runs: Sequence[Run]) -> list[str]:
 
 
 def _fact(run: Run, key: str) -> str | None:
-    """Return a fact of the environment; ranks of one host lie there in any placement."""
+    """Return a fact of the environment; ranks of one host are on it in any placement."""
     fact = run.environment.get(key)
     return None if fact in (None, "", "one host") else str(fact)
 

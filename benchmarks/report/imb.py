@@ -35,7 +35,7 @@ _OP = re.compile(r"# MPI_Op\s+:\s+MPI_(\w+)")
 
 
 class Number(NamedTuple):
-    """A line of numbers, and the block that it stands in."""
+    """A line of numbers, and the block that contains it."""
 
     benchmark: str
     ranks: int | None

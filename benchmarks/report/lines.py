@@ -15,7 +15,7 @@ A result:
                                  and allgather; what one rank sends another in alltoall; averages where ranks differ
     dtype, op, root, in_place, counts, fresh
     ranks, hosts
-    algorithm, engine            what was asked for; "native" is MPI's own, other programs go by their names
+    algorithm, engine            as requested; "native" is MPI's own, other programs have their names
     ran                          {"algorithm", "engine", "chunk_bytes", "lanes"}; empty for native and other programs
     paired                       false: a program in launches of its own, not in the same rounds
     valid, note                  whether the answer was right; why it was not timed
@@ -80,7 +80,7 @@ def parse(name: str, text: str) -> Run:
 
 
 def _bases(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the rows, and with strong or weak scaling which size each comes from."""
+    """Yield the rows, and with strong or weak scaling the size that each derives from."""
     scaling, sizes = settings.get("scaling"), settings.get("sizes") or ()
     for row in rows:
         if scaling in WORDS and row.ranks and base_collective(row.setting.collective) in COLLECTIVES:
@@ -149,7 +149,7 @@ NUMBERS = ("median_us", "algbw", "busbw", "limit_us", "of_limit", "ratio")
 
 
 def _word(entry: Mapping[str, Any], key: str) -> Any:
-    """Return what is said in one word or number, if it is."""
+    """Return the value of a key, None if it is missing. Raises TypeError for a list or an object."""
     if isinstance(value := entry.get(key), (list, dict)):
         raise TypeError(f"its {key} is {value!r}, and no word or number")
     return value

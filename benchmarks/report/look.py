@@ -1,7 +1,7 @@
 """Give each contender a look, the same in every picture of a report; native is always grey, and auto blue.
 
 Algorithms get a colour by name, so a variant with parameters or on another engine keeps its algorithm's. Those that
-meet in one picture get different colours as long as there are enough, and marks tell apart what shares one.
+meet in one picture get different colours as long as there are enough, and marks distinguish entries that share one.
 """
 
 from __future__ import annotations

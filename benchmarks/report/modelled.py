@@ -29,7 +29,7 @@ MOST_RANKS = 1 << 20
 
 
 class Area(NamedTuple):
-    """A collective on p ranks, which lie on these nodes, and sizes, as `mpicoll bench` means them."""
+    """A collective on p ranks, placed on these nodes, and sizes, as `mpicoll bench` means them."""
 
     collective: str
     p: int

@@ -77,7 +77,7 @@ def parse(name: str, text: str) -> Run:
 
 
 def _numbers(text: str) -> Iterator[tuple[re.Match[str], str | None, Columns, str]]:
-    """Yield each line of numbers, with the title, type and headings that it stands below."""
+    """Yield each line of numbers, with the title, type and headings above it."""
     title = columns = dtype = None
     for line in text.splitlines():
         if match := _TITLE.match(line):

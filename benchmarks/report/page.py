@@ -31,7 +31,7 @@ VEGA = "window.vegaEmbed = vegaEmbed;"  # what the bundle is to hold
 
 
 def build(runs: Sequence[Run], title: str) -> str:
-    """Return the page as HTML. Nothing in its data or programs can end the script element that it stands in."""
+    """Return the page as HTML. Nothing in its data or programs can end the script element around it."""
     runs = [replace(run, name=PurePath(run.name).name) for run in runs]
     here = files(__package__ or __name__)
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)

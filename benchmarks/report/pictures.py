@@ -69,7 +69,7 @@ def _scaling(same: Sequence[Group], look: Mapping[str, Look]) -> Iterator[tuple[
 
 
 def _base(row: Record) -> str:
-    """Return what is the same along a curve: the size, or the one that sizes come from."""
+    """Return the constant of a curve: the size, or with scaling the size that others derive from."""
     return str(row.get("base") or row["bytes"])
 
 

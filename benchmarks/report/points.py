@@ -12,7 +12,7 @@ from .groups import Group
 from .model import Row
 
 Record = dict[str, Any]
-LAST = 1 << 62  # where what has no data stands among sizes
+LAST = 1 << 62  # the size by which entries without data are sorted
 NARROW = 16  # characters of a line in a cell of a map
 
 

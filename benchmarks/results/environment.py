@@ -62,7 +62,7 @@ def placement(host_of: Sequence[int]) -> str:
 
 
 def describe(comm: Any, mpi: Any, host_of: Sequence[int], rate: float | None = None) -> dict[str, Any]:
-    """Return the environment of a run. Collective, since every rank tells what cores it may use."""
+    """Return the environment of a run. Collective, since every rank sends the cores that it may use."""
     hosts = range(max(host_of) + 1)
     return {
         "command": command(sys.argv, comm.size),
@@ -151,7 +151,7 @@ def memory() -> int | None:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """Return the processor's name, where the system tells it."""
+    """Return the processor's name, if the system has it."""
     try:
         match = re.search(r"^(?:model name|cpu)\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.schedules.collectives import everybody
+from mpicoll.schedules.collectives import from_all_ranks
 
 from ..cases.patterns import Shape
 
@@ -51,7 +51,7 @@ def busiest(shape: Shape, root: int, nbytes: int, host_of: Sequence[int]) -> flo
             load[host, "in"] += length * (host in end and (meaning.reduces or host not in begin) and len(hosts) > 1)
             load[host, "out"] += length * (host in begin and end != {host})
         combined = (len(begin) - 1) * meaning.reduces
-        handed_on = (len(end) - 1) * (meaning.covers is everybody)
+        handed_on = (len(end) - 1) * (meaning.covers is from_all_ranks)
         total += length * (combined + handed_on)
     return max(float(total / len(hosts)), float(max(load.values())))
 

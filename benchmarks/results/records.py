@@ -3,7 +3,7 @@
     {"kind": "run", "schema": 2, "environment": {…}, "settings": {…}}
     {"kind": "result", "schema": 2,
      "collective", "form", "dtype", "op", "root", "in_place", "counts", "fresh",
-     "algorithm", "engine",                               what was asked for; null where it is nothing to the collective
+     "algorithm", "engine",                               as requested; null if the collective does not have it
      "size", "ranks", "hosts",
      "ran": {"algorithm", "engine", "chunk_bytes", "lanes"},   what did run; empty for native
      "paired": true,                                      timed in the same rounds as native

@@ -63,7 +63,7 @@ class Latency:
 class Memory:
     """The tensors of an operation, what each element of the output must be where all inputs are 1, and its calls.
 
-    torch is given a group and whether to come back at once; blocking and begin are those of a Comm.
+    torch gets a group and whether to return at once; blocking and begin are those of a Comm.
     """
 
     inputs: Any

@@ -29,7 +29,7 @@ class Draw:
 
 
 def mlp(dtype: Any, width: int, layers: int, between: Sequence[Module] = ()) -> list[Module]:
-    """Return a network of some hidden layers for the digits; `between` stands behind the first linear layer."""
+    """Return a network of some hidden layers for the digits; `between` follows the first linear layer."""
     draw = Draw(dtype)
     first = Sequential(draw.linear(64, width), *between, Relu())
     inner = [Sequential(draw.linear(width, width), Relu()) for _ in range(layers - 1)]

@@ -238,7 +238,7 @@ def _beside(p: int) -> tuple[int, int, int]:
 
 PATTERNS: dict[str, Pattern] = {
     "data_parallel": Pattern(
-        "gradients in buckets, reduced while the backward pass goes on",
+        "gradients in buckets, reduced while the backward pass continues",
         data_parallel(bucket_bytes=BUCKET_BYTES),
         _data_parallel,
         blocking=data_parallel(bucket_bytes=BUCKET_BYTES, overlap=False),

@@ -38,14 +38,14 @@ def held(history: Sequence[tuple[float, tuple[int, ...]]]) -> Any:
 
 
 def timeline(ranks: Sequence[Sequence[Event]]) -> Any:
-    """Return a chart of calls: what is under way, and what a rank waits for; between them it computes."""
+    """Return a chart of calls: those in flight, and those that a rank waits for; between them it computes."""
     import altair as alt
 
     rows = [
         {"rank": rank, "from": 1e3 * begin, "to": 1e3 * end, "what": what, "call": event.name}
         for rank, events in enumerate(ranks)
         for event in events
-        for what, begin, end in (("under way", event.began, event.waited), ("waited for", event.waited, event.ended))
+        for what, begin, end in (("in flight", event.began, event.waited), ("waited for", event.waited, event.ended))
         if end > begin
     ]
     colour = alt.Color("what:N", title=None, scale=alt.Scale(range=[COLOURS[3], COLOURS[4]]))

@@ -8,6 +8,6 @@ doubt and by more than a little: otherwise a table would hold what the machine h
 cli.py        the command
 shortlist.py  which candidates are worth measuring
 tuner.py      candidates beside the rules, size after size, and the decision
-rules.py      from what was found to the rules of a table
+rules.py      from measurements to the rules of a table
 file.py       the file, where tables of other MPIs and layouts stay
 """

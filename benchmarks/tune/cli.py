@@ -48,7 +48,7 @@ def tune(
     Algorithms that the cost model puts at more than 3 times its best are left out, and so are those that send the same
     messages as another, so that it takes about half of --seconds.
 
-    MPICOLL_TUNING=FILE then makes auto go by it, on communicators whose ranks lie on nodes as these do, with the same
+    MPICOLL_TUNING=FILE then makes auto use it, on communicators whose ranks are on nodes as these are, with the same
     MPI library. The file is JSON, to be read and edited.
     """
     comm = world()

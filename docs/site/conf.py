@@ -32,7 +32,7 @@ extensions = [
 ]
 include_patterns = ["*.md", "docs/*.md", "docs/design/*.md", "docs/api/*.rst"]
 external_toc_path = str(HERE / "navigation.yml")
-suppress_warnings = ["etoc.toctree"]  # the pages of the API, which autosummary writes, stand under it by its own hand
+suppress_warnings = ["etoc.toctree"]  # autosummary itself adds the pages of the API below it
 templates_path = [str(HERE / "templates")]
 
 myst_heading_anchors = 4  # links to headings, as hosts of repositories name them

@@ -31,7 +31,7 @@ def direct(p: int, rank: int, *, graph: Neighbourhood = TOPOLOGY) -> Steps:
 
 @algorithm("neighbor_allgather", grid=[over(SAMPLE, graph=(moore, bounded_moore, far))])
 def combining(p: int, rank: int, *, graph: StencilNeighbourhood = TOPOLOGY) -> Steps:
-    """Send blocks along one dimension of the grid after the other, one copy for all neighbours that lie that way.
+    """Send blocks along one dimension of the grid after the other, one copy for all neighbours in that direction.
 
     A block goes along each edge of a tree once. A rank that receives it copies it to its own place, and sends it on.
 

@@ -15,7 +15,7 @@ from . import bcast as broadcasting
 
 
 def _reduce_codes(p: int, rank: int) -> Steps:
-    """Pairwise reduce-scatter of codes, each encoded while the one before is on its way."""
+    """Pairwise reduce-scatter of codes, each encoded while the one before is in flight."""
     if p > 1:
         yield Copy(Loc(CODES, (rank + 1) % p), Loc(VALUE, (rank + 1) % p))
     for i in range(1, p):

@@ -21,7 +21,8 @@ from mpi4py import MPI
 from .. import errors
 from ..plans.plan import Shares
 from .buffer import Buffer
-from .parse import describe_type, parse_buffer, parse_integers
+from .memory import describe_type
+from .parse import parse_buffer, parse_integers
 
 _IN_PLACE = MPI.IN_PLACE
 _INTS = range(-(1 << 31), 1 << 31)  # the values of a C int

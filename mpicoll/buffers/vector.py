@@ -18,14 +18,13 @@ from mpi4py import MPI
 from .. import errors
 from .buffer import Buffer, bytes_at
 from .datatypes import TypeFacts, facts
+from .memory import describe_type, memory_of
 from .owner import reach
 from .packing import packer
 from .parse import (
     check_type,
-    describe_type,
     find_type,
     in_place_error,
-    memory_of,
     null_error,
     parse_integers,
     split_pair,
@@ -293,7 +292,7 @@ def check_disjoint(buffer: Vector) -> None:
 
 
 def check_apart(sent: Sequence[tuple[int, int]], received: Sequence[tuple[int, int]]) -> None:
-    """Raise OverlapError if sent and received spans share memory; spans of one may lie between those of the other."""
+    """Raise OverlapError if sent and received spans share memory; spans of one may be between those of the other."""
     if not sent or not received:
         return
     if max(e for _, e in sent) <= min(s for s, _ in received) or max(e for _, e in received) <= min(s for s, _ in sent):

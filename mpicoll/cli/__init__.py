@@ -1,6 +1,6 @@
 """The command line, `mpicoll` or `python -m mpicoll`.
 
-Errors are one line: exit status 2 for what was asked wrongly, 1 for what failed. MPI is imported only by the
+Errors are one line: exit status 2 for a usage error, 1 for a failure. MPI is imported only by the
 commands that need it. Under mpiexec, commands that look at schedules run on one rank and the others leave.
 """
 

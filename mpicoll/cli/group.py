@@ -19,7 +19,7 @@ REPORT = "pip install 'mpicoll[report]'"
 
 
 class MpiCommand(click.Command):
-    """A command in which all ranks go on to use MPI, so that they can tell each other what went wrong before."""
+    """A command whose ranks all use MPI afterwards, so that they can exchange earlier errors."""
 
 
 def uses_mpi(command: click.Command | None) -> bool:
@@ -28,7 +28,7 @@ def uses_mpi(command: click.Command | None) -> bool:
 
 
 class Later(click.Command):
-    """A command of mpicoll's package at place, imported when it is used: a part that does not load spoils no other."""
+    """A command of mpicoll's package at place, imported when it is used: a part that does not load breaks no other."""
 
     def __init__(self, name: str, place: str, short_help: str, *, uses_mpi: bool = False) -> None:
         super().__init__(name, short_help=short_help)
@@ -85,7 +85,7 @@ class OneLine(_OneLine, click.Group):
 
 
 class OneLineCommand(_OneLine, click.Command):
-    """A command that stands alone, whose errors are one line."""
+    """A command without subcommands, whose errors are one line."""
 
 
 def _say(error: click.ClickException) -> None:

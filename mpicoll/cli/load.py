@@ -19,7 +19,7 @@ class LoadError(MpicollError, ImportError):
 
 
 def load(path: str | Path) -> None:
-    """Run a Python file that registers algorithms; what lies beside it can be imported there. Raises LoadError."""
+    """Run a Python file that registers algorithms; it can import the files beside it. Raises LoadError."""
     file = Path(path)
     try:
         with tokenize.open(file) as opened:
@@ -55,7 +55,7 @@ def _where(error: BaseException, file: Path) -> str:
 def load_everywhere(files: Sequence[str], together: bool = False) -> None:
     """Load the files, each once, on all ranks; what goes wrong on one of them ends all, told in one line.
 
-    together: whether all ranks go on to use MPI, and so can tell each other.
+    together: whether all ranks use MPI afterwards, and so can exchange errors.
     """
     trouble = ""
     try:

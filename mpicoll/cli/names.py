@@ -1,4 +1,4 @@
-"""Names of collectives and algorithms as users type them, and hints where a name is missing or stands elsewhere."""
+"""Names of collectives and algorithms as users type them, and hints if a name is missing or misplaced."""
 
 from __future__ import annotations
 

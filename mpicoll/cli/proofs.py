@@ -127,7 +127,7 @@ def _completed(pool: ProcessPoolExecutor, futures: Sequence[Future[Proof]]) -> I
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool:
-        raise MpicollError("a process of the pool was killed, for want of memory perhaps; try --jobs 1") from None
+        raise MpicollError("a process of the pool was killed, perhaps since memory ran out; try --jobs 1") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -137,7 +137,7 @@ def _number(name: str, text: str | None) -> int | None:
 
 
 def _prepare(program: Program, overrides: Overrides, summary: bool, with_torch: bool) -> Tally | None:
-    """Make the world mpicoll's; on all ranks, or a usage error on all. Return what counts calls, if that is asked."""
+    """Make the world mpicoll's; on all ranks, or a usage error on all. Return the counter of calls, if requested."""
     try:
         from ..comm import world
     except (ImportError, RuntimeError) as error:
@@ -171,7 +171,7 @@ def _run(program: Program) -> None:
     try:
         program.run()
     except click.ClickException:
-        raise  # what was asked wrongly, found when the program initialized MPI
+        raise  # a usage error that appears only when the program initializes MPI
     except SystemExit as error:
         _abort_at_exit(error, error)
         raise

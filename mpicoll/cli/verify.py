@@ -17,7 +17,7 @@ from .kept_proofs import kept_proofs
 from .names import UpToRanks, canonical, check_order
 from .proofs import Name, Proof, Proofs, large_tasks, run, tasks
 
-LISTED = 8  # runs of numbers of ranks that are listed before the middle is left out
+LISTED = 8  # the most runs of numbers of ranks that few() lists in full
 
 
 @click.command(cls=UpToRanks, short_help="Prove algorithms for every number of ranks.")
@@ -35,8 +35,8 @@ def verify(
     """Prove algorithms, all or those named, for every number of ranks: no deadlock, no hazard, each contribution once
     and in order, messages and memory as claimed. Exit status 0 only if all hold.
 
-    Schedules are proved with every root up to 8 ranks and two beyond, where a root is but a renaming; the tables
-    they are lowered to, and the memory these take, up to 8 ranks and on 9, 12, 13, 16, 23 and 32.
+    Schedules are proved with every root up to 8 ranks, and with two roots beyond, since another root only renames the
+    ranks. The lowered tables and their memory are proved up to 8 ranks and on 9, 12, 13, 16, 23 and 32.
 
     ALGORITHM is a name, proved with its default parameters and all others it declares, or "name(key=value)", proved
     with these.
@@ -45,7 +45,7 @@ def verify(
     on 1,024 ranks too, with their default parameters.
 
     Proofs that held are kept in $XDG_CACHE_HOME/mpicoll (~/.cache/mpicoll) until a source they depend on changes. With
-    algorithms of your own (--load) all is proved again.
+    algorithms of your own (--load), the command proves all again.
     """
     alone()
     if collective is not None:
@@ -80,7 +80,7 @@ def verify(
 
 
 def named(collective: str | None, algorithm: str | None) -> list[Name]:
-    """Return what to prove: all algorithms, those of a collective, or one with its parameters as they were written."""
+    """Return the algorithms to prove: all, those of a collective, or one with its parameters as written."""
     from ..proofs.prove import selected
     from ..schedules.registry import parse_spec
 
@@ -91,7 +91,7 @@ def named(collective: str | None, algorithm: str | None) -> list[Name]:
 
 
 def explore_faults(path: str, failed: dict[Name, list[int]]) -> None:
-    """Write a page that plays what was found wrong, on the smallest numbers of ranks; say so if it cannot show it."""
+    """Write a page that plays the faults on the smallest numbers of ranks, or print that it cannot show them."""
     from ..describe.explore import faults, page
     from ..describe.picture import many
     from .explore import write
@@ -112,7 +112,7 @@ def _cpus() -> int:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[Proof], None]]:
-    """Provide a bar on a terminal; what it yields is called after each proof."""
+    """Show a progress bar on a terminal; yield a function to call after each proof."""
     to = console(stderr=True)
     if not to.is_terminal:
         yield lambda proof: None
@@ -164,7 +164,7 @@ def _table(results: dict[Name, Proofs]) -> Any:
 
 
 def few(ranks: Sequence[int]) -> str:
-    """Return the numbers of ranks in short form, the middle left out where they do not follow each other.
+    """Return the numbers of ranks in short form: runs as ranges, without those between the third and the last.
 
     >>> few([3, 1, 2]), few(range(2, 65, 2))
     ('1-3', '2, 4, 6, …, 64')

@@ -173,7 +173,7 @@ class PersistentCall(ActiveCall):
 
     def free(self) -> None:
         """Free the resources, now or when the start in flight completes; never after an interrupted start."""
-        # an interrupt may have come after the fast path had posted messages
+        # an interrupt may arrive after the fast path has posted messages
         if self.fast_start is not None and self.fast_start.is_in_progress():
             self.was_interrupted = True
             self.state.leak(self, None)

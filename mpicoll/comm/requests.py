@@ -105,7 +105,7 @@ class CollectiveRequest(MPI.Request):
         """Test the completed MPI request until MPI has freed it.
 
         If another thread ended the operation, the request may complete a little later. This polls, since on Intel MPI
-        two threads in Wait may sleep for ever.
+        two threads in Wait may sleep forever.
         """
         operation.error_raised = True
         self._complete_mpi_request(operation)

@@ -1,4 +1,4 @@
-"""Codecs: how float32 become fewer bytes, what that takes, and how far what comes back may be off.
+"""Codecs: encode float32 as fewer bytes, with the cost and the error bound of each.
 
     cast(bfloat16)   2 bytes; float16 2, float8_e4m3fn and float8_e5m2 1: elements of fewer bits
     int8(group=256)  1 byte and 4 for a group; int4(group=64) half a byte and 4 for a group
@@ -88,7 +88,7 @@ class Codec:
         return np.array([0, self.group, self.k, keep], np.int64)
 
     def error_bound(self, x: np.ndarray) -> np.ndarray:
-        """Return how far each element may be from what comes back, of float32.
+        """Return the largest error of each decoded element, as float32.
 
         int8 and int4: half a scale, largest of the group / (2 * 127) or (2 * 7), and four roundings of float32; groups
         below kernels.SMALLEST are sent as zeros. A cast: half a unit of the last bit. topk: the largest not sent.

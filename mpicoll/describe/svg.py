@@ -17,7 +17,7 @@ FONT, SIZE = "Helvetica, Arial, 'DejaVu Sans', sans-serif", 11.5
 ADVANCE = 0.6  # width of a character, in font sizes
 LINE = 17  # from one note to the next below it
 NOTES_SHOWN, NOTE_WIDTH, MESSAGES_LABELLED = 5, 24, 700
-TRIES = (0.3, 0.2, 0.4, 0.25, 0.15, 0.5, 0.6, 0.7, 0.8)  # how far along its arrow a label may stand
+TRIES = (0.3, 0.2, 0.4, 0.25, 0.15, 0.5, 0.6, 0.7, 0.8)  # positions of a label along its arrow
 
 
 def svg(schedule: Schedule) -> str:
@@ -33,7 +33,7 @@ def svg(schedule: Schedule) -> str:
 
 
 class _Label(NamedTuple):
-    """A message's blocks, and where they stand: the middle of the words."""
+    """A message's blocks, and their position: the middle of the text."""
 
     text: str
     x: float
@@ -74,7 +74,7 @@ class _Drawing:
         return 30 + max(ADVANCE * size * len(words) for size, words in sizes)
 
     def _column(self) -> int:
-        """Return how far apart the ranks stand: room for their notes, and for few ranks the width of the heading."""
+        """Return the distance between ranks: room for their notes, and for few ranks the width of the heading."""
         notes = [len(clip(note.text, NOTE_WIDTH)) for some in self.picture.notes.values() for note in some]
         room = 30 + ADVANCE * SIZE * max([6, *notes]) if self.labelled else 34
         return round(max(room, min((self._heading() - self.left - self.margin) / self.picture.p, 190)))
@@ -135,7 +135,7 @@ class _Drawing:
         """Draw it from the paper up: bands, lines, arrows, then all that must stay readable."""
         self.sheet = self.dw.Drawing(self.width, self.height, font_family=FONT)
         self.pills: dict[tuple[str, str], Any] = {}  # their outlines by what they look like
-        self.words = self.dw.Group(text_anchor="middle", fill=INK)  # what stands in them
+        self.words = self.dw.Group(text_anchor="middle", fill=INK)  # their text
         self.sheet.append(self.dw.Rectangle(0, 0, self.width, self.height, fill=PAPER))
         self._head()
         self._ground()

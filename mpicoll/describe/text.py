@@ -228,7 +228,7 @@ Styled = list[tuple[str, str]]
 
 
 def _paint(schedule: Schedule, width: int | None) -> tuple[Styled, _Canvas]:
-    """Return what stands above the picture, in pieces with their styles, and the picture."""
+    """Return the text above the picture, in pieces with their styles, and the picture."""
     picture = Picture(schedule)
     room = width or WIDEST
     drawing: _SpaceTime | _Table = _SpaceTime(picture)

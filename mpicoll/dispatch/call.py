@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 from ..buffers.arguments import Arguments
 from ..buffers.datatypes import TypeFacts
+from ..buffers.memory import describe_type
 from ..buffers.operators import Operator, name_of, operator
-from ..buffers.parse import describe_type
 from ..compression.codecs import Codec
 from ..engines.protocol import Execution
 from ..errors import ArgumentError, CommError, OperatorError
@@ -20,7 +20,14 @@ from ..plans.plan import Counts, Shares
 from ..plans.rolled import RolledPlan
 from ..progress.operation import RecordedArguments
 from ..progress.times import now
-from ..schedules.collectives import BLOCKING, COLLECTIVES, NEIGHBORHOOD, base_collective, everybody, is_of_neighbours
+from ..schedules.collectives import (
+    BLOCKING,
+    COLLECTIVES,
+    NEIGHBORHOOD,
+    base_collective,
+    from_all_ranks,
+    is_of_neighbours,
+)
 from ..selection.select import Choice
 from .methods import Invocation
 
@@ -194,7 +201,7 @@ def describe_call(invocation: Invocation, arguments: Arguments | None, form: str
         return Call(invocation, arguments, buffer.packed_nbytes // buffer.blocks, form=form)
     if not isinstance(op, MPI.Op):
         raise ArgumentError(f"op is {op!r:.60}, {describe_type(op)}; pass an MPI.Op, such as MPI.SUM")
-    if COLLECTIVES[collective].covers is not everybody and name_of(op) == "AVG":
+    if COLLECTIVES[collective].covers is not from_all_ranks and name_of(op) == "AVG":
         raise OperatorError(
             f"mpicoll.AVG does not {collective}: each rank's result is of another number of ranks; "
             "use MPI.SUM and divide by that"

@@ -143,16 +143,16 @@ class CompiledFastPath:
         plan, choice, integers = call.prepared.plan, call.prepared.choice, Integers(call.invocation)
         assert plan is not None
         others = integers.without_integers(key.details)
-        alike = key.any_words.tobytes(), others, choice.algorithm, choice.chunk_bytes, plan.lanes > 1
-        if not self.table.counts_vary(alike, key):
+        family = key.any_words.tobytes(), others, choice.algorithm, choice.chunk_bytes, plan.lanes > 1
+        if not self.table.counts_vary(family, key):
             return False
         try:
             cached, row = cached_calls.with_any_counts(self.state, call, integers)
         except UnknownCounts:
-            self.table.never_vary(alike)
+            self.table.never_vary(family)
             return False
         if cached.nbytes > MAX_PLAN_BYTES:
-            self.table.never_vary(alike)
+            self.table.never_vary(family)
             return False
         self._put(key.any_row, cached, row)
         return True

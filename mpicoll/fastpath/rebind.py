@@ -1,6 +1,6 @@
 """Bind the plan of a cached call with any counts to the counts of one call, in compiled code.
 
-A row of the fast path's table for any counts has words that say how sizes and offsets of blocks follow from a call:
+A row of the fast path's table for any counts has words by which the sizes and offsets of blocks follow from a call:
 from the lengths of its arrays, or from counts and displacements among its details (see signature.py). any_counts.py
 makes the words, from a call that the slow path served.
 

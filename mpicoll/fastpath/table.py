@@ -21,7 +21,7 @@ from . import entry, signature
 from .any_counts import AnyCounts
 from .packed_buffers import PackedBuffers
 
-MAX_SEEN = 4 * signature.ROWS  # kinds of calls whose last plan, or last counts, are recorded
+MAX_SEEN = 4 * signature.ROWS  # keys of calls whose last plan, or last counts, are recorded
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ Seen = tuple["weakref.ref[Prepared]", tuple[tuple[int, int], ...]]  # the plan o
 
 
 Counts = tuple[bytes, bytes]
-NEVER: Counts = b"", b""
+NEVER_VARY: Counts = b"", b""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class CachedCall:
         if self.any_counts is not None:
             self.any_counts.update_plan()
 
-    def record_of_call(self, **did: Any) -> Record:
-        """Return the record of the last call, after update_plan(); `did` are its fields for this call."""
+    def record_of_call(self, **fields: Any) -> Record:
+        """Return the record of the last call, after update_plan(), with `fields` for this call."""
         if self.any_counts is not None:
             plan = self.execution.plan
-            did |= {"nbytes": self.any_counts.call_bytes, "lanes": plan.lanes, "received": plan.received_bytes}
-        return self.record.with_values(fast_path=True, **did)
+            fields |= {"nbytes": self.any_counts.call_bytes, "lanes": plan.lanes, "received": plan.received_bytes}
+        return self.record.with_values(fast_path=True, **fields)
 
 
 class Stats(NamedTuple):
@@ -130,25 +130,25 @@ class Table:
             self.seen.popitem(last=False)
         return before == served
 
-    def counts_vary(self, alike: Hashable, key: Key) -> bool:
-        """Return whether the last such call had other counts; record the counts of this one for the next."""
-        counts = self.served.get(alike)
-        if counts is NEVER:
+    def counts_vary(self, family: Hashable, key: Key) -> bool:
+        """Return whether the last call of a family (all but its counts) had other counts; record the new counts."""
+        counts = self.served.get(family)
+        if counts is NEVER_VARY:
             return False
-        self.served[alike] = now = (key.words.tobytes(), key.details.tobytes())
-        self.served.move_to_end(alike)
+        self.served[family] = now = (key.words.tobytes(), key.details.tobytes())
+        self.served.move_to_end(family)
         if len(self.served) > MAX_SEEN:
             self.served.popitem(last=False)
         return counts is not None and counts != now
 
-    def never_vary(self, alike: Hashable) -> None:
-        """Make counts_vary() return False for such calls."""
-        self.served[alike] = NEVER
+    def never_vary(self, family: Hashable) -> None:
+        """Make counts_vary() return False for a family of calls."""
+        self.served[family] = NEVER_VARY
 
-    def put(self, at: int, cached: CachedCall, row: np.ndarray) -> None:
+    def put(self, index: int, cached: CachedCall, row: np.ndarray) -> None:
         """Store a cached call in a row, replacing the previous one."""
-        self.kinds[at] = cached, row
-        self.rows[at] = row
+        self.kinds[index] = cached, row
+        self.rows[index] = row
 
     def clear(self) -> None:
         """Remove all cached calls, and all records of earlier ones."""
@@ -157,7 +157,7 @@ class Table:
         self.seen.clear()
         self.served.clear()
 
-    def take(self, at: int) -> tuple[CachedCall, np.ndarray] | None:
+    def take(self, index: int) -> tuple[CachedCall, np.ndarray] | None:
         """Remove the cached call in a row and return it with its row; None if there is none."""
-        self.rows[at] = 0
-        return self.kinds.pop(at, None)
+        self.rows[index] = 0
+        return self.kinds.pop(index, None)

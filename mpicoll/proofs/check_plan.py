@@ -15,7 +15,7 @@ from ..plans.lowering import Remember, lower
 from ..plans.plan import Plan, is_staged
 from ..plans.rolled import equal, rolled, unrolled
 from ..plans.template import Template
-from ..schedules.collectives import everybody
+from ..schedules.collectives import from_all_ranks
 from ..schedules.schedule import Schedule
 from .cases import Case, OneCell, TwiceTheCells, uneven
 from .interpreter import Machine, is_in_place_rank
@@ -103,7 +103,7 @@ def averaged(schedule: Schedule, case: Case) -> Iterator[Case]:
 def averages(schedule: Schedule) -> bool:
     """Return whether the schedule's program is what an average runs."""
     s = schedule
-    whole = s.collective.reduces and s.collective.covers is everybody
+    whole = s.collective.reduces and s.collective.covers is from_all_ranks
     return whole and (s.commutative or not s.collective.rooted or s.root == 0)
 
 
@@ -180,7 +180,7 @@ def check_scratch(schedule: Schedule, lowered: Lowered | None = None) -> None:
 
 
 def in_place_forms(schedule: Schedule) -> tuple[bool, ...]:
-    """Return the placements a schedule's plans come in; a staged one is the plain one on other memory."""
+    """Return the placements of a schedule's plans; a staged one is the plain one on other memory."""
     if schedule.collective.name == "bcast":
         return (True,)
     if schedule.collective.naming in ("none", "edge") or any(is_staged(schedule, rank) for rank in range(schedule.p)):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..errors import PreconditionError, spans
 from ..plans.plan import Plan
-from ..schedules.collectives import Block, everybody, everywhere
+from ..schedules.collectives import Block, everywhere, from_all_ranks
 from ..schedules.ir import VALUE
 from ..schedules.registry import Algorithm
 from ..schedules.schedule import Schedule
@@ -106,7 +106,7 @@ def same_on_all_ranks(schedule: Schedule) -> bool | None:
     The answer is None for barrier, scan and exscan, in which no two ranks have the same result.
     """
     what = schedule.collective
-    if what.naming == "none" or what.covers is not everybody:
+    if what.naming == "none" or what.covers is not from_all_ranks:
         return None
     if not what.reduces or what.ends is not everywhere:
         return True
@@ -161,7 +161,7 @@ def describe_reduction(schedule: Schedule, most: int = 60) -> str:
     if not schedule.collective.reduces:
         return ""
     trees = ReductionTrees(schedule)
-    own = schedule.collective.covers is not everybody
+    own = schedule.collective.covers is not from_all_ranks
     apart = [block for block in schedule.blocks if len(trees.ranks_by_tree(block)) > 1]
     block = apart[0] if apart else schedule.blocks[0]
     descriptions = [

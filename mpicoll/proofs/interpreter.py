@@ -143,7 +143,7 @@ class Machine:
         )  # fmt: skip
 
     def _pieces(self, lane: _Lane, first: int, end: int) -> Pieces:
-        """Segments as they lie in this lane."""
+        """Segments at their positions in this lane."""
         segments, plan = self.segments[lane.rank][first:end], lane.plan
         if plan.lanes == 1:
             return segments

@@ -158,7 +158,7 @@ class SymbolicExecution:
                 line,
                 waits[0],
                 "every message matched",
-                f"deadlock: {len(stuck)} strands wait for ever ({others or 'no other'})",
+                f"deadlock: {len(stuck)} strands wait forever ({others or 'no other'})",
             )
         self.trace.steps = max((line.clock for line in self.lines.values()), default=0)
         return self.trace

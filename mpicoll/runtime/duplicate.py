@@ -19,7 +19,7 @@ from ..diagnostics.fault_tolerance import (
 from ..errors import CommError, ProcFailedError
 
 Comm = TypeVar("Comm", bound=MPI.Intracomm)
-MAKING = "the making of an mpicoll.Comm"  # in errors
+MAKING = "the creation of an mpicoll.Comm"  # names the call in errors
 _OUT_OF_COMMUNICATORS = (MPI.ERR_OTHER, MPI.ERR_NO_MEM, MPI.ERR_INTERN)  # MPICH's is the first
 
 
@@ -65,7 +65,7 @@ def begin_dup(comm: Comm, info: MPI.Info | None = None) -> tuple[Comm, MPI.Reque
 class RevocableRequest:
     """A request for a duplicate. Test raises ERR_REVOKED if the parent's private communicator was revoked.
 
-    A rank whose request fails revokes it. The others would wait for that rank for ever.
+    A rank whose request fails revokes it. Otherwise the others would wait for that rank forever.
     """
 
     def __init__(self, request: MPI.Request, private: MPI.Intracomm) -> None:

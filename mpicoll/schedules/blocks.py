@@ -20,7 +20,7 @@ def sizes(n: int, k: int) -> list[int]:
 
 
 def offsets(lengths: list[int]) -> list[int]:
-    """Return where each of the blocks starts when they lie one behind the other.
+    """Return the offset of each block if blocks are contiguous.
 
     >>> offsets([3, 3, 2, 2])
     [0, 3, 6, 8]

@@ -2,7 +2,7 @@
 
 The grammar of such a docstring:
 
-    One line that says the idea.
+    One line that states the idea.
 
     Steps: p - 1
     Bytes per rank: n * (p - 1) / p
@@ -15,7 +15,7 @@ alltoall one rank's send buffer, for neighbourhood collectives what one neighbou
 
 Steps           the length of the longest chain of messages, each of which waits for the one before
 Bytes per rank  the most that any rank sends or receives
-Scratch         the most memory that any rank needs beside its buffers, where nothing is cut into chunks
+Scratch         the most memory that any rank needs beside its buffers, without chunks
 Cost            the time in the α–β model; nothing checks it
 
 The first three are Python expressions over p, n, the algorithm's parameters, len, sum, min, max, range, and
@@ -31,16 +31,16 @@ The first three are Python expressions over p, n, the algorithm's parameters, le
     degree(graph)                        the most messages that a rank sends, or receives, along the edges of a graph
     dimensions(graph), hops(graph)       of a stencil: the dimensions of its grid; the dimensions in which neighbours
                                          are away, summed over all neighbours
-    branches(graph)                      of a stencil: the ranks that a block passes on its ways to all neighbours,
+    branches(graph)                      of a stencil: the ranks that a block passes on its routes to all neighbours,
                                          along one dimension after the other, each counted once
 
 A formula that begins with "at most" is an upper bound; any other is exact.
 
-An optional line says by how much messages or bytes exceed those of the source, and why:
+An optional line states by how much messages or bytes exceed those of the source, and why:
 
     Excess: n for every rank that reduces, since p is no power of two
 
-and another how often a contribution is encoded at most, where messages are of codes; this is proved too:
+Another states how often a contribution is encoded at most, if messages are codes. The verifier proves this too:
 
     Encoded: 2 * (p > 1)
 
@@ -105,15 +105,15 @@ class Claims:
     encoded: str = ""
 
     @classmethod
-    def parse(cls, who: str, doc: str | None) -> Claims:
-        """Read a docstring. Raises ValueError naming the fields that are missing."""
+    def parse(cls, title: str, doc: str | None) -> Claims:
+        """Parse the docstring of the algorithm `title`. Raises ValueError naming the missing fields."""
         fields = dict(
             re.findall(r"^\s*([A-Z][a-z ]+): (.+(?:\n(?! *(?:[A-Z][a-z ]+: |>>>)) +.*\S)*)", doc or "", re.MULTILINE)
         )
         missing = [f for f in FIELDS if f not in fields]
         if missing:
             raise ValueError(
-                f"the docstring of {who} lacks {', '.join(missing)}; see mpicoll/schedules/claims.py for the grammar"
+                f"the docstring of {title} lacks {', '.join(missing)}; see mpicoll/schedules/claims.py for the grammar"
             )
         idea = (doc or "").strip().splitlines()[0]
         return cls(idea, *(re.sub(r"\s+", " ", fields.get(f, "")).strip() for f in (*FIELDS, *OPTIONAL)))

@@ -60,7 +60,7 @@ def but_first(blocks: Sequence[Block], p: int, rank: int, root: int) -> Sequence
     return blocks if rank else ()
 
 
-def everybody(p: int, rank: int) -> tuple[int, int]:
+def from_all_ranks(p: int, rank: int) -> tuple[int, int]:
     """Return all ranks' contributions."""
     return 0, p
 
@@ -114,7 +114,7 @@ class Collective:
     ends: Where
     rooted: bool = False
     reduces: bool = False
-    covers: Whose = everybody
+    covers: Whose = from_all_ranks
     repeats: bool = False
 
     @property
@@ -134,13 +134,13 @@ class Collective:
         return ()
 
     def source(self, block: Block, root: int, parts: int = 1) -> int:
-        """Return the one rank a block comes from, in a collective that only moves data; parts: those of a share."""
+        """Return the rank that sends a block, in a collective that only moves data; parts: the blocks of a share."""
         if self.starts is at_root:
             return root
         return block[0] if self.naming in ("pair", "edge") else block // parts  # type: ignore[index, operator]
 
     def content(self, block: Block) -> Block:
-        """Return a name for what a block holds: the rank it comes from where all of a rank's blocks hold the same."""
+        """Return a name for a block's contents: its source rank if all blocks of that rank have equal contents."""
         return block[0] if self.repeats else block  # type: ignore[index]
 
 

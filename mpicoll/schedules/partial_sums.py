@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
-from .collectives import everybody
+from .collectives import from_all_ranks
 from .ir import INPUT, VALUE, Loc, Local, Recv, RecvReduce, Reduce, Send, Strand
 from .liveness import Place, last, written
 from .schedule import Schedule
@@ -27,7 +27,7 @@ class _StrandRecord:
 
     def __init__(self, schedule: Schedule, rank: int, strand: Strand) -> None:
         self.kept = {(VALUE, block) for block in schedule.ends(rank)}
-        self.is_everybodys = schedule.collective.covers is everybody
+        self.has_full_sums = schedule.collective.covers is from_all_ranks
         self.divides_at_owner = schedule.algorithm.divides_where_owned(schedule.p, schedule.resolved)
         self.last_write = last(strand, written)
         self.used = [{place for op in ops if isinstance(op, Local) for place in (op.src, op.dst)} for ops in strand]
@@ -72,7 +72,7 @@ class _StrandRecord:
 
         Every reduction does, except the last one into a place that the rank keeps if the same step does not use it.
         """
-        return not (self.is_everybodys and self._is_result(step, place)) or place in self.used[step]
+        return not (self.has_full_sums and self._is_result(step, place)) or place in self.used[step]
 
     def before(self, place: Place, at: At) -> tuple[At, Left]:
         """Return the last write of a place before a time: when it happened, and what it left there."""

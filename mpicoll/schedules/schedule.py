@@ -77,7 +77,7 @@ class Schedule:
 
     @property
     def code_share(self) -> Fraction:
-        """Return the bytes of codes that stand for a byte, in whole groups; 1 where nothing is encoded."""
+        """Return the bytes of codes per byte, in whole groups; 1 without a codec."""
         return self.codec.share if self.codec is not None else Fraction(1)
 
     def blocks_moved(self, op: Message) -> float:
@@ -132,7 +132,7 @@ class Schedule:
         return list(self.collective.starts(self.blocks, self.p, rank, self.root))
 
     def source(self, block: Block) -> int:
-        """Return the one rank a block comes from, in a collective that only moves data."""
+        """Return the source rank of a block, in a collective that only moves data."""
         return self.collective.source(block, self.root, self.parts)
 
     def ends(self, rank: int) -> list[Block]:

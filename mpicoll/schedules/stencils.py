@@ -93,7 +93,7 @@ class Stencil(Graph):
     def has_equal_blocks(self) -> bool:
         """Return whether each rank has the next rank of every dimension as a neighbour, on one side or the other.
 
-        Then equal blocks of a call are equally long everywhere, since MPI wants equal counts at both ends of an edge.
+        Then equal blocks have one length on all ranks, since MPI requires equal counts at both ends of an edge.
         """
         along = {d for offset in self.offsets if sum(map(abs, offset)) == 1 for d, x in enumerate(offset) if x}
         return all(n == 1 or d in along for d, n in enumerate(self.dims))

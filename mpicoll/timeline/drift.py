@@ -53,7 +53,7 @@ def evened(
 def correct(timelines: Sequence[RankTimeline], numbers: Sequence[np.ndarray]) -> tuple[list[RankTimeline], float]:
     """Return timelines of which messages contradict the clocks less, and by how many seconds these may be wrong.
 
-    numbers: those of match.pair. Windows and ranks without messages in both directions take what lies between the
+    numbers: those of match.pair. Windows and ranks without messages in both directions take the value between the
     windows around them. The error is the largest that the bounds allow where they moved a clock, and half of the
     largest change between windows.
     """

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeGuard
 from ..errors import TimelineError
 from .read import Trace
 
-MOST = 1 << 63  # of a number that is not damaged
+MOST = 1 << 63  # larger numbers come from a damaged file
 COMPUTING = "cpu_op"  # torch.profiler's category of operations
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of what a GPU executes
 COPIES = ("python_function", "gpu_user_annotation")  # categories of what repeats other events
@@ -51,7 +51,7 @@ class Level(IntEnum):
 class OtherCall:
     """A collective on one rank, in microseconds of that rank's clock.
 
-    rank and nbytes are None where the event does not have them, hidden where nothing tells it.
+    rank and nbytes are None if the event lacks them. hidden: the part during which the rank computes, None if unknown.
     """
 
     rank: int | None
@@ -107,7 +107,7 @@ def read_slices(trace: Trace) -> Slices:
 
 
 def _pairing(event: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a beginning and its end have in common."""
+    """Return the fields by which a beginning and its end match."""
     is_nested = event["ph"] in "BE"
     return tuple(str(event.get(key)) for key in (("pid", "tid") if is_nested else ("pid", "cat", "id", "name")))
 

@@ -38,7 +38,7 @@ class OtherRun(NamedTuple):
 class OtherSum:
     """The calls of one collective and size, or of one rank. Times are microseconds, means over ranks of sums.
 
-    calls has their number by rank. hidden is None if nothing tells it.
+    calls has their number by rank. hidden is None if the trace does not show it.
     """
 
     name: str
@@ -254,7 +254,7 @@ def _by_track(intervals: Iterable[tuple[Track, float, float]]) -> dict[Track, np
 
 
 def _outermost(calls: Iterable[OtherCall]) -> Iterator[OtherCall]:
-    """Yield the collectives that lie in none of their kind and track; those without a size get an inner one's."""
+    """Yield the collectives inside no other of their kind and track; those without a size get an inner one's."""
     last: dict[tuple[Track, str], OtherCall] = {}
     for call in sorted(calls, key=lambda call: (call.began, -call.ended)):
         outer = last.get((call.track, call.kind))
@@ -266,7 +266,7 @@ def _outermost(calls: Iterable[OtherCall]) -> Iterator[OtherCall]:
 
 
 def _innermost(slices: Iterable[Slice]) -> Iterator[Slice]:
-    """Yield the events in which no other event of their track lies."""
+    """Yield the events that contain no other event of their track."""
     later: dict[Track, Slice] = {}
     for item in sorted(slices, key=lambda item: (-item.began, item.ended)):
         inner = later.get(item.track)

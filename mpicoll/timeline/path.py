@@ -35,7 +35,7 @@ def critical_path(call: Sequence[Part], steps: Sequence[Part]) -> list[Link]:
     """Return the chain that ended last, the first link first; empty if no messages of the call were recorded.
 
     It is followed backwards: a step ends when its last message has come, which its sender posted when it was ready, so
-    the chain goes on there if that was later than the receiver was ready, else in the step before.
+    the chain continues there if that was later than the receiver was ready, else in the step before.
     """
     tracks = _tracks(steps)
     if not tracks:

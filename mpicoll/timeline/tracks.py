@@ -10,7 +10,7 @@ import numpy as np
 def place(intervals: Sequence[tuple[float, float]], nested: bool = True) -> list[int]:
     """Return the track of each interval, counted from 0: the first on which it fits.
 
-    nested: whether an interval may lie inside another of its track. Viewers drop intervals that overlap otherwise.
+    nested: whether an interval may be inside another of its track. Viewers drop intervals that overlap otherwise.
 
     >>> place([(0, 10), (1, 3), (2, 4), (5, 12)])
     [0, 0, 1, 1]

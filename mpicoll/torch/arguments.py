@@ -33,7 +33,7 @@ def apart(mine: Tensor, other: Tensor) -> Tensor:
 
 
 def blocks(array: Any, counts: Sequence[int]) -> list[Any]:
-    """Return the vector form of blocks that lie one behind the other."""
+    """Return the vector form of contiguous blocks."""
     return [array, (list(counts), [0, *accumulate(counts)][:-1])]
 
 

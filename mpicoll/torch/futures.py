@@ -130,7 +130,7 @@ class Future(torch.futures.Future):  # type: ignore[misc]
 def _run(callback: Callable[[Any], Any], future: Future) -> None:
     try:
         callback(future)
-    except BaseException:  # the lane goes on
+    except BaseException:  # the lane continues
         say(traceback.format_exc())
 
 

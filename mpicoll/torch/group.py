@@ -1,7 +1,7 @@
 """The process group: torch's operations as collectives of an mpicoll.Comm.
 
 Its methods are those of torch.distributed.ProcessGroup, which torch calls from Python and, the asynchronous ones, from
-C++. Lists of tensors are sent as they are where these lie one behind the other, else through a flat copy.
+C++. Lists of tensors are sent in place if they are contiguous, else through a flat copy.
 """
 
 from __future__ import annotations
@@ -328,6 +328,6 @@ class ProcessGroup(Group):
         return self.recv(tensor_list, messages.ANY_SOURCE, tag)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait for every rank. Raises RuntimeError that names who did not come in time; see messages.py."""
+        """Wait for every rank. Raises RuntimeError that names the late ranks; see messages.py."""
         seconds = (self.calls.timeout if timeout is None else timeout).total_seconds()
         messages.monitored_barrier(self.comm, seconds, wait_all_ranks)

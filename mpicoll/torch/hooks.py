@@ -65,7 +65,7 @@ class BucketHook:
     """A hook of DistributedDataParallel; its state is the process group, None for the default one.
 
     Buckets are encoded, sent and averaged on a thread, in order and on a communicator of their own, while the backward
-    pass goes on. Raises ArgumentError for another group than mpicoll's; CodecError for other gradients than float32.
+    pass continues. Raises ArgumentError for another group than mpicoll's; CodecError for other gradients than float32.
     """
 
     def __init__(self, make: Callable[[Any], Reduce], name: str, apart: bool = False) -> None:

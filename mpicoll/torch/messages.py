@@ -119,9 +119,9 @@ def _tag(tag: int) -> int:
 def monitored_barrier(
     comm: MPI.Intracomm, seconds: float, wait_all_ranks: bool, tags: tuple[int, int] = (_ARRIVED, _LEAVE)
 ) -> None:
-    """Wait for every rank. Raises RuntimeError on rank 0 that names who did not come in time, and on who waits for it.
+    """Wait for every rank. Raises RuntimeError on ranks that wait too long. The error of rank 0 names the late ranks.
 
-    As torch's for Gloo: every rank tells rank 0, which then lets them go.
+    As torch's for Gloo: every rank sends a message to rank 0, which then sends one to every rank.
     """
     until, nothing = time.monotonic() + seconds, np.empty(0, np.uint8)
     arrived, leave = tags

@@ -65,7 +65,7 @@ class Tally:
     def add(self, kind: Kind, choose: Callable[[], Choice | None], may_change: bool = False) -> None:
         """Count one operation; for the first of its kind, choose() returns the algorithm that runs it.
 
-        It may_change where calls learn: then it is asked again when it is shown, and as the group ends.
+        It may_change if calls learn: then it is evaluated again when it is shown, and when the group ends.
         """
         with self.lock:
             if len(self.kinds) >= MOST and kind not in self.kinds:

@@ -27,14 +27,14 @@ def allreduce(group: Any, tensor: Tensor, options: Any) -> TorchWork:
     mine = tensor.detach().coalesce()
     shape = [mine.sparse_dim(), *mine.shape]
     header = torch.tensor([mine._nnz(), *shape, *[-1] * (MOST - len(shape))])
-    everybodys = torch.empty(group.size(), len(header), dtype=header.dtype)
+    headers = torch.empty(group.size(), len(header), dtype=header.dtype)
     wait = c10d.AllgatherOptions()
     wait.asyncOp, wait.timeout = False, options.timeout
-    group.all_gather_single(everybodys, header, wait)
-    shapes = [tuple(row[1:].tolist()) for row in everybodys]
+    group.all_gather_single(headers, header, wait)
+    shapes = [tuple(row[1:].tolist()) for row in headers]
     if len(set(shapes)) > 1:
         raise MismatchError("the shape of a sparse tensor", shapes)
-    counts = everybodys[:, 0].tolist()
+    counts = headers[:, 0].tolist()
     indices = [torch.empty(n, mine.sparse_dim(), dtype=torch.int64) for n in counts]
     values = [torch.empty(n, *mine.values().shape[1:], dtype=mine.dtype) for n in counts]
     group.allgather([indices], [mine.indices().t().contiguous()], wait)

@@ -42,7 +42,7 @@ def register() -> None:
 def alias() -> None:
     """Have mpicoll serve what asks for "gloo" or "mpi" from now on, in programs that do not know of it.
 
-    torch goes on calling such a group by the name that was asked for.
+    torch still names such a group by the requested name.
     """
     distributed_c10d.ProcessGroupGloo = InPlaceOfGloo
     distributed_c10d.ProcessGroupMPI = InPlaceOfMPI

@@ -130,7 +130,7 @@ def _array(tensor: Tensor, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def flatten(tensors: Sequence[Tensor], fill: bool) -> tuple[Tensor, bool]:
-    """Return one flat tensor of all, and whether its memory is their own: where they lie one behind the other.
+    """Return one flat tensor of all, and whether it shares their memory, which it does if they are contiguous.
 
     With fill it holds their values. Raises ArgumentError where their types differ.
     """

@@ -1,12 +1,12 @@
-"""Count what a training sends, receives and waits for, and what it holds meanwhile: a communicator that keeps books.
+"""Count the bytes, calls, waiting time and memory of a training step, by a communicator that records its calls.
 
     account = Account()
-    comm = account.of(mpicoll.Comm(MPI.COMM_WORLD))     # used as any other; what is split off keeps the same books
+    comm = account.of(mpicoll.Comm(MPI.COMM_WORLD))     # used as any other; Split returns one with the same account
     with account.step(): trainer.step(x, labels)
     account.sent, account.received, account.calls, account.waited
 
-Bytes are those of the messages that were sent, from the trace of each communicator. Waiting is the time within calls
-that block and within Wait: communication that nothing hides.
+Bytes are those of messages, from the trace of each communicator. `waited` is the time in seconds inside blocking calls
+and Wait: communication that no computation hides.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ STARTING = (*(f"I{name.lower()}" for name in _COLLECTIVES), *MESSAGES[2:])
 
 
 class Event(NamedTuple):
-    """A call: when it began, when the caller began and ended to wait for it, in seconds, and its name.
+    """A call: its start, the start and end of the caller's wait for it, in seconds, and its name.
 
-    moves: the kind of memory of its first counted buffer, "" if it has none. peer and nbytes are of messages between
-    two ranks: a rank of COMM_WORLD, -1 for a collective, and bytes.
+    moves: the kind of memory of its first counted buffer, "" if it has none. For a message between two ranks, peer is a
+    rank of COMM_WORLD and nbytes its size; for a collective, they are -1 and 0.
     """
 
     began: float
@@ -70,7 +70,7 @@ class Account:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Count what happens within the block as one step."""
+        """Count the calls of the block as one step."""
         for records in self._records:
             records.clear()
         self.events.clear()
@@ -143,7 +143,7 @@ class Metered:
         return moves, self.ranks[arguments[1]], nbytes
 
     def Split(self, color: int = 0, key: int = 0) -> Metered:
-        """Return a part, which keeps the same books."""
+        """Return a part of the communicator, with the same account."""
         return self.account.of(self.comm.Split(color, key))
 
 
@@ -157,7 +157,7 @@ class Pending:
         self.is_over = False
 
     def Wait(self) -> None:
-        """Wait, and take the call into the books."""
+        """Wait, and record the call in the account."""
         if not self.is_over:
             waited = time.perf_counter()
             self.request.Wait()

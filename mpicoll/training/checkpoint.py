@@ -109,7 +109,7 @@ def _reshard(comm: Any, held: Mapping[int, Array], holders: Sequence[int], lengt
     parts = [[held[share][overlap(share, rank, share * old)] for share in sorted(held)] for rank in range(comm.size)]
     send = np.concatenate([part for of_rank in parts for part in of_rank])
     target = np.zeros(new, send.dtype)
-    places: list[list[Array]] = [[] for _ in range(comm.size)]  # of what comes from each rank
+    places: list[list[Array]] = [[] for _ in range(comm.size)]  # of the data of each rank
     for share, holder in enumerate(holders):
         places[holder].append(target[overlap(share, comm.rank, comm.rank * new)])
     counts = [[sum(map(len, of_rank)) for of_rank in lists] for lists in (parts, places)]

@@ -1,4 +1,4 @@
-"""Raise on every rank for errors that would spoil a training without a word."""
+"""Raise on every rank for errors that would silently change the results of a training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Data parallel: every rank has the whole model and a part of each batch, and gradients are added up.
 
-Gradients lie in buckets, in the order in which the backward pass makes them. A bucket is reduced as soon as its last
-gradient is there, while the backward pass goes on (Li et al., PyTorch Distributed: experiences on accelerating data
+Gradients are in buckets, in the order in which the backward pass computes them. A bucket is reduced as soon as its last
+gradient is ready, while the backward pass continues (Li et al., PyTorch Distributed: experiences on accelerating data
 parallel training, 2020). Per step a rank sends and receives 2 n (p - 1) / p bytes, of n bytes of parameters.
 """
 

@@ -12,7 +12,7 @@ from .modules import Array, Module
 class Flat:
     """A unit's parameters in one array: one behind the other, and zeros at the end, so that shares are equal.
 
-    shares: how many there are, of which `mine` is one; it lies behind the end where there is none of that number.
+    shares: how many there are, of which `mine` is one; it is past the end if no share has that number.
     """
 
     def __init__(self, shares: int, own: int, unit: Module) -> None:

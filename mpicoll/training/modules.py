@@ -101,7 +101,7 @@ class Residual(Module):
         return x + y, saved
 
     def backward(self, dy: Array, saved: Any) -> Array:
-        """Return dy and what comes back through the layers, added."""
+        """Return the sum of dy and the gradient through the layers."""
         dx: Array = dy + self.inner.backward(dy, saved)
         return dx
 

@@ -2,7 +2,7 @@
 
 A pair of linear layers is cut by the columns of the first and the rows of the second, so that one allreduce after the
 pair makes its output whole, and one before it its input's gradient (Shoeybi et al., Megatron-LM, 2019, where these are
-called g and f). With sequence parallelism what lies between the pairs is cut by positions: an allgather and a
+called g and f). With sequence parallelism the activations between the pairs are cut by positions: an allgather and a
 reduce-scatter take the place of each allreduce, of the same bytes, and activations there take 1 / p of the memory
 (Korthikanti et al., Reducing activation recomputation in large transformer models, 2022).
 

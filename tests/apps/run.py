@@ -84,7 +84,7 @@ class Ran:
 
 
 def tests_of(name: str, sources: Path | None) -> Path:
-    """A copy of the tests alone, so that the installed package is what they import."""
+    """Return a copy of the tests alone, so that they import the installed package."""
     known, copy = APPLICATIONS[name], WORK / name
     if sources is None:
         source = WORK / "sources" / name
@@ -133,7 +133,7 @@ def _worst(*outcomes: str) -> str:
 
 
 def _has_torchvision() -> bool:
-    """Without the stand-in; a build of it for another torch is found, but cannot be imported."""
+    """Return whether torchvision imports; a build for another torch is installed, but fails to import."""
     if importlib.util.find_spec("torchvision") is None:
         return False
     done = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True, timeout=120)
@@ -171,7 +171,7 @@ def main() -> None:
 
 
 def _row(name: str, file: str, ranks: int, native: Ran, ours: Ran) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     def all_of(ran: Ran) -> str:
         counts = Counter(ran.outcomes.values())
         more = [f"{counts[what]} {words}" for what, words in (

@@ -29,10 +29,10 @@ class Block(NamedTuple):
 
 
 class Side:
-    """A send or a receive buffer: blocks in memory, and how MPI is told of them."""
+    """A send or a receive buffer: blocks in memory, and the arguments that describe them to MPI."""
 
     def __init__(self, call: Call, blocks: Iterable[tuple[Any, int, str]], wide: bool) -> None:
-        """Blocks are (peer, elements of the call's layout, how they lie); peer is None where nothing is sent."""
+        """Allocate blocks of (peer, elements of the call's layout, layout); the peer is None if nothing is sent."""
         scaled = [(peer, n * _numbers(call.layout) // _numbers(lies), lies) for peer, n, lies in blocks]
         size = kinds.DTYPES[call.type].itemsize
         widths = [kinds.LAYOUTS[lies].width for _, _, lies in scaled]
@@ -233,10 +233,10 @@ class Nothing:
     arguments: list[Any] = []       # noqa: RUF012
 
     def load(self, salt: int) -> None:
-        """There is no memory."""
+        """Load nothing: a barrier has no memory."""
 
     def wrong(self) -> str:
-        """Nothing to look at."""
+        """Return an empty text: a barrier has no memory."""
         return ""
 
 
@@ -244,7 +244,7 @@ Buffers = Moving | Reducing | Nothing
 
 
 def buffers(call: Call, p: int, rank: int, edges: Edges) -> Buffers:
-    """The memory of a call on one rank, which has these edges if the call is of neighbours."""
+    """Return the memory of a call on one rank, which has these edges if the call is a neighborhood collective."""
     if call.method == "Barrier":
         return Nothing()
     if call.method in NEIGHBOURING:

@@ -29,7 +29,7 @@ MOVED = [name for name in kinds.DTYPES if name != "MATRIX"]
 
 @st.composite
 def programs(draw: Any, size: int) -> Program:
-    """A program for at most so many ranks."""
+    """Return a program for at most `size` ranks."""
     threads = draw(st.sampled_from(THREADS if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1]))
     comms = tuple(draw(st.lists(members(size), min_size=1, max_size=COMMS)))
     drawn = draw(st.lists(calls(comms, threads), min_size=1, max_size=CALLS))
@@ -43,7 +43,7 @@ def programs(draw: Any, size: int) -> Program:
 
 @st.composite
 def members(draw: Any, size: int) -> tuple[int, ...]:
-    """The ranks of a communicator: often all of them, else some in any order."""
+    """Return the ranks of a communicator: often all of them, else some in any order."""
     if draw(st.booleans()):
         return tuple(range(size))
     return tuple(draw(st.permutations(range(size)))[: draw(st.integers(1, size))])
@@ -51,7 +51,7 @@ def members(draw: Any, size: int) -> tuple[int, ...]:
 
 @st.composite
 def calls(draw: Any, comms: tuple[tuple[int, ...], ...], threads: int) -> Call:
-    """A call on one of the communicators."""
+    """Return a call on one of the communicators."""
     method = draw(st.sampled_from(sorted(METHODS)))
     on = draw(st.integers(0, len(comms) - 1))
     p = len(comms[on])
@@ -80,7 +80,7 @@ def calls(draw: Any, comms: tuple[tuple[int, ...], ...], threads: int) -> Call:
 
 @st.composite
 def elements(draw: Any, method: str) -> dict[str, Any]:
-    """A datatype, with an operator or a layout."""
+    """Return a datatype, with an operator or a layout."""
     if Call(method).reduces:
         name = draw(st.sampled_from(present(tuple(kinds.DTYPES))))
         return {"type": name, "op": draw(st.sampled_from(kinds.takes(name, method)))}
@@ -94,12 +94,12 @@ def elements(draw: Any, method: str) -> dict[str, Any]:
 
 
 def counts(room: int, p: int) -> st.SearchStrategy[int]:
-    """Elements of a block: mostly few, around p or none."""
+    """Return a strategy for the elements of a block: mostly few, around p or none."""
     return st.one_of(st.integers(0, min(2 * p + 2, room)), st.integers(0, min(600, room)), st.integers(0, room))
 
 
 def _room(method: str, arguments: dict[str, Any], p: int) -> int:
-    """The most elements of a block."""
+    """Return the most elements of a block."""
     item = kinds.DTYPES[arguments["type"]].itemsize * kinds.LAYOUTS[arguments.get("layout", "plain")].width
     slow = arguments.get("op") in kinds.USER
     blocks = 1 if method in ("Bcast", "Reduce", "Allreduce", "Scan", "Exscan") else max(p, len(graphs.OFFSETS))
@@ -108,7 +108,7 @@ def _room(method: str, arguments: dict[str, Any], p: int) -> int:
 
 @st.composite
 def pieces(draw: Any, arguments: dict[str, Any], method: str) -> dict[str, Any]:
-    """Chunks, not too many: some bytes, or such that the block is cut just so, or just not so."""
+    """Return chunk_bytes and window: few chunks, with sizes that divide the block exactly or miss that by one byte."""
     layout = kinds.LAYOUTS[arguments.get("layout", "plain")]
     block = max(arguments["counts"]) * kinds.DTYPES[arguments["type"]].itemsize * len(layout.picks)
     fine = [n for n in CHUNKS if n * LANES >= block]
@@ -119,14 +119,14 @@ def pieces(draw: Any, arguments: dict[str, Any], method: str) -> dict[str, Any]:
 
 @cache
 def engines() -> tuple[str | None, ...]:
-    """Those that run here; where kernels are to arrive in the background, what is forced would not wait for them."""
+    """Return the engines that run here; if kernels compile in the background, a forced engine would not wait."""
     arrives = os.environ.get("MPICOLL_COMPILE") == "background"
     return (None, "mpi4py", *["compiled"] * (not arrives and selftest.check() is None))
 
 
 @cache
 def present(names: tuple[str, ...]) -> list[str]:
-    """The datatypes that this MPI has, the simplest first."""
+    """Return the datatypes that this MPI has, the simplest first."""
     from support.ops import present as has
 
     able = [name for name in names if name == "MATRIX" or has(name)]
@@ -134,7 +134,7 @@ def present(names: tuple[str, ...]) -> list[str]:
 
 
 def algorithms(call: Call, p: int, threads: int) -> st.SearchStrategy[str]:
-    """One that can serve the call."""
+    """Return a strategy for an algorithm that can serve the call."""
     least = st.sampled_from(["auto"] if faults.known(call, p, threads) else ["auto", NATIVE])
     names, variants = specs(base_collective(call.collective), p, not kinds.commutes(call.op), call.graph)
     more = [st.sampled_from(some) for some in (names, names, variants) if some]     # twice as often without parameters
@@ -143,9 +143,9 @@ def algorithms(call: Call, p: int, threads: int) -> st.SearchStrategy[str]:
 
 @cache
 def specs(collective: str, p: int, ordered: bool, graph: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Algorithms by name, and with parameters, that serve p ranks, and operands in order where that is needed.
+    """Return the algorithms, with and without parameters, that serve p ranks, in operand order if `ordered`.
 
-    A graph is that of the communicator, and no parameter that a call could say.
+    `graph` is that of the communicator; it is no parameter that a call could pass.
     """
     names, variants = [], []
     for entry in registered():

@@ -1,7 +1,7 @@
 """Hypothesis on rank 0, the other ranks in tow: rank 0 draws a program, all play it, and agree on what went wrong.
 
 So nothing depends on the ranks' drawing alike, and a program shrinks as in any test, then by its own simplifications.
-One that stands still cannot be shrunk here: its ranks say where they are, and the run is aborted.
+A program that hangs cannot be shrunk here: its ranks report their positions, and the run is aborted.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def fuzz(world: MPI.Intracomm, seed: int, number: int, listen: Listener = lambda
          patience: float = PATIENCE) -> Outcome:
     """Play so many programs drawn with a seed. Collective; the outcome is known on every rank.
 
-    listen is told of every program on rank 0, before and after.
+    listen(program, is_over) is called on rank 0 before and after every program.
     """
     if world.rank == 0:
         outcome = _lead(world, seed, number, listen, patience)

@@ -46,7 +46,7 @@ def _known_of_graphs(call: Call, p: int) -> bool:
 def _known_of_intel(call: Call, p: int, threads: int) -> bool:
     derived = call.layout != "plain"
     if threads > 1:
-        return True         # its blocking ones stand still or abort, though each thread has a communicator of its own
+        return True         # its blocking ones hang or abort, though each thread has a communicator of its own
     if call.method == "Bcast" and p > 4:
         return True         # above 16 KiB, a small Allreduce or Reduce after it overwrites what was not read yet
     if call.method == "Reduce" and p > 2 and _is_padded(call.type):

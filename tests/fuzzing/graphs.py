@@ -15,12 +15,12 @@ NAMES = (*PERIODS, "lists")
 
 
 def dims(name: str, p: int) -> list[int]:
-    """The ranks in each dimension of a grid."""
+    """Return the ranks in each dimension of a grid."""
     return MPI.Compute_dims(p, len(PERIODS[name]))
 
 
 def create_communicators(base: MPI.Intracomm, name: str) -> tuple[MPI.Topocomm, MPI.Topocomm]:
-    """The communicator of a graph as MPI's and as mpicoll's, both of one handle. Collective."""
+    """Return the communicator of a graph as MPI's and as mpicoll's, both of one handle. Collective."""
     if name == "lists":
         plain = base.Create_dist_graph_adjacent(*lists(base.rank, base.size))
         return plain, mpicoll.Distgraphcomm(plain)
@@ -34,7 +34,7 @@ def create_communicators(base: MPI.Intracomm, name: str) -> tuple[MPI.Topocomm, 
 
 
 def graph(name: str, p: int) -> Graph:
-    """The same graph for schedules."""
+    """Return the same graph for schedules."""
     if name == "lists":
         return listed(p, name, lambda rank: lists(rank, p))
     of_grid = dims(name, p), PERIODS[name]

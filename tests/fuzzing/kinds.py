@@ -22,7 +22,7 @@ GROUPS = {name: group for group, names in ops.TYPES.items() for name in names} |
 
 
 def takes(name: str, method: str) -> tuple[str, ...]:
-    """The operators for a datatype in a method, the simplest first."""
+    """Return the operators for a datatype in a method, the simplest first."""
     if name == "MATRIX":
         return ("PRODUCT",)
     group = GROUPS[name]
@@ -57,7 +57,7 @@ LAYOUTS = {
 
 @once
 def datatype(name: str, layout: str) -> MPI.Datatype:
-    """The MPI datatype of an element, made once and for all."""
+    """Return the MPI datatype of an element, created once."""
     if name == "MATRIX":
         return MPI.INT64_T.Create_contiguous(4).Commit()
     base = getattr(MPI, name)

@@ -20,7 +20,7 @@ class Area:
         self.name, self.data = name, significant(name)
 
     def clear(self) -> None:
-        """Nothing in it, and nothing to come."""
+        """Empty the memory and expect nothing in it."""
         self.whole[:] = self.want[:] = GUARD
         self.counts[:] = True
 
@@ -31,13 +31,13 @@ class Area:
         self.counts[where] = self.data
 
     def expect(self, at: int, layout: Layout, data: np.ndarray) -> None:
-        """Elements that the call must put there."""
+        """Expect that the call writes these elements at a position."""
         where = self._where(at, layout, data)
         self.want[where] = data.view(np.uint8).reshape(-1, len(self.data))
         self.counts[where] = self.data
 
     def ignore(self) -> None:
-        """Nothing is promised of what is inside the guard zones."""
+        """Ignore all bytes inside the guard zones, of which the call promises nothing."""
         self.counts[PAD:-PAD] = False
 
     def wrong(self) -> str:
@@ -51,7 +51,7 @@ class Area:
         return f"{len(bad)} bytes, the first at {first - PAD} of {len(self.view)}{zone}: got {got}, expected {want}"
 
     def _where(self, at: int, layout: Layout, data: np.ndarray) -> np.ndarray:
-        """The places of the data's bytes, a row for each number."""
+        """Return the positions of the data's bytes, a row for each number."""
         size = len(self.data)
         items = data.nbytes // size // len(layout.picks)
         numbers = (np.arange(items)[:, None] * layout.width + np.array(layout.picks)).ravel()

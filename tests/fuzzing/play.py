@@ -42,7 +42,7 @@ class Player:
     """A program in one thread of one rank: `wrong` has what went wrong here, `doing` what the thread is at."""
 
     def __init__(self, program: Program, world: MPI.Intracomm, thread: int = 0) -> None:
-        """Collective: it makes the communicators, which are this thread's alone."""
+        """Create the communicators, which are this thread's alone. Collective."""
         self.program, self.world, self.thread = program, world, thread
         self.wrong: list[str] = []
         self.doing = "making communicators"
@@ -104,7 +104,7 @@ class Player:
         self._complete(self.pending)
 
     def _call(self, i: int, number: int) -> None:
-        """A blocking call."""
+        """Make a blocking call."""
         call = self.program.calls[i]
         if call.algorithm == NATIVE and not self.in_background:
             self._complete(self.pending)            # nothing of ours moves in it
@@ -115,10 +115,10 @@ class Player:
         self._inspect(i, memory)
 
     def _make(self, i: int) -> None:
-        """A persistent request."""
+        """Create a persistent request."""
         call = self.program.calls[i]
         memory = self._memory(call)
-        memory.load(self._salt(i, -1))              # nobody may read it yet
+        memory.load(self._salt(i, -1))              # no call may read it yet
         self._pause()
         request = self._carry_out(i, lambda method: method(*self._arguments(call, memory)))
         if request is not None:
@@ -247,7 +247,7 @@ class Player:
             time.sleep(self.draw.uniform(0, DELAY))
 
     def _shuffled(self, stretch: Sequence[int]) -> list[int]:
-        """Shuffled, but what must keep its order on a communicator keeps it: all that is not a plan of ours."""
+        """Return a stretch shuffled; calls on one communicator keep their order unless they run plans of mpicoll."""
         if not self.program.skew:
             return list(stretch)
         order = self.draw.sample(stretch, len(stretch))
@@ -289,7 +289,7 @@ class Player:
                 self.wrong.append(f"the trace of communicator {where} has {len(traced)} calls, not {want} and {native}")
 
     def _ask_builtin(self, i: int) -> None:
-        """The MPI's own collective must give the same, where it can be trusted."""
+        """Check that the MPI's own collective gives the same result, unless that MPI has a known fault there."""
         call = self.program.calls[i]
         memory = self._memory(call)
         unsaid = isinstance(memory, Nothing) or (isinstance(memory, Reducing) and memory.nothing_said)
@@ -308,7 +308,7 @@ class Player:
 
     @contextmanager
     def _traced(self) -> Iterator[list[list[Any]]]:
-        """The records of every communicator."""
+        """Yield the traces of every communicator."""
         records: list[list[Any]] = []
         traces = [comm.trace() for comm in self.ours.values() if comm != MPI.COMM_NULL]
         opened = iter([trace.__enter__() for trace in traces])
@@ -318,7 +318,7 @@ class Player:
             trace.__exit__(None, None, None)
 
     def _free_requests(self) -> None:
-        """Persistent requests in any order, or left to the garbage collector."""
+        """Free persistent requests in any order, or leave them to the garbage collector."""
         self.doing = "freeing requests"
         requests = [request for request, _ in self.persistent.values()]
         if self.program.skew:
@@ -348,7 +348,7 @@ def _is_persistent_native(request: MPI.Request) -> bool:
 
 
 def _part(world: MPI.Intracomm, members: Sequence[int]) -> MPI.Intracomm:
-    """A plain communicator of some ranks, in this order; COMM_NULL elsewhere."""
+    """Return a plain communicator of some ranks, in this order; COMM_NULL elsewhere."""
     here = world.rank in members
     return MPI.Intracomm(world).Split(0 if here else MPI.UNDEFINED, members.index(world.rank) if here else 0)
 

@@ -111,9 +111,9 @@ class Call(Short):
         return {name: value for name, value in options.items() if value is not None}
 
     def count(self, source: int, destination: int) -> int:
-        """The elements of the block between two ranks; in place, as many there as back.
+        """Return the elements of the block between two ranks; in place, as many there as back.
 
-        In a graph: of the block of a rank that is so many places on in its send buffer.
+        In a graph, `destination` is the position of the block in the source's send buffer.
         """
         if self.method in PAIRWISE and self.in_place:
             source, destination = sorted((source, destination))
@@ -143,7 +143,7 @@ class Program(Short):
     threads: int = 1
 
     def size(self, call: Call) -> int:
-        """The ranks of a call."""
+        """Return the number of ranks of a call."""
         return len(self.comms[call.on])
 
     @property
@@ -163,11 +163,11 @@ class Program(Short):
         return self.rounds * self.threads
 
     def tally(self) -> Counter[tuple[str, str, str]]:
-        """(collective, algorithm without parameters, form) of its calls."""
+        """Return the number of its calls by (collective, algorithm without parameters, form)."""
         return Counter((call.collective, call.algorithm.partition("(")[0], call.form) for call in self.calls)
 
     def smaller(self) -> Iterator[Program]:
-        """Programs that differ by one simplification, the greatest first: for finding the least one that hangs."""
+        """Yield programs that differ by one simplification, the greatest first, to find the least one that hangs."""
         for threads in range(1, self.threads):
             yield replace(self, threads=threads)
         for calls in _without_one(self.calls):

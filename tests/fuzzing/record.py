@@ -14,18 +14,18 @@ Key = tuple[str, str, str]          # collective, algorithm, form
 
 
 def begin(log: IO[str], program: Program) -> None:
-    """Before it is played."""
+    """Log a program before it runs."""
     log.write(json.dumps({"begin": repr(program)}) + "\n")
 
 
 def over(log: IO[str], program: Program) -> None:
-    """After it was played, by which it is counted."""
+    """Log that a program ended, with the counts of its calls."""
     counts = [[*key, n * program.times] for key, n in program.tally().items()]
     log.write(json.dumps({"over": counts, "threads": program.threads}) + "\n")
 
 
 def failed(log: IO[str], program: Program, wrong: list[str]) -> None:
-    """The least program that gave wrong answers."""
+    """Log the least program that gave wrong results."""
     log.write(json.dumps({"failed": repr(program), "wrong": wrong}) + "\n")
 
 
@@ -42,7 +42,7 @@ class Account:
         return sum(self.threads.values())
 
     def by(self, *which: int) -> Counter[tuple[str, ...]]:
-        """Calls by some of collective (0), algorithm (1) and form (2)."""
+        """Return the number of calls by some of collective (0), algorithm (1) and form (2)."""
         counts: Counter[tuple[str, ...]] = Counter()
         for key, n in self.calls.items():
             counts[tuple(key[i] for i in which)] += n

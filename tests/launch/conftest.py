@@ -34,7 +34,7 @@ class Finished:
 
 @pytest.fixture
 def mpiexec() -> Callable[..., Finished]:
-    """mpiexec(ranks, program, *arguments, limit=seconds, env={...})"""
+    """Return mpiexec(ranks, program, *arguments, limit=seconds, env={...})."""
 
     def start(ranks: int, *arguments: object, limit: float = 45.0,
               env: dict[str, str] | None = None) -> Finished:

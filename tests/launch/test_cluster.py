@@ -70,7 +70,7 @@ def test_imb_times_every_collective_as_often_as_asked(tmp_path):
 
 
 def peers_here() -> dict[str, str]:
-    """Names in results, by what the command calls the peers that are installed."""
+    """Return the installed peers' names in results, by their names on the command line."""
     here = {}
     for name, find in (("gloo", Gloo.find), ("imb", lambda: Imb.find(python_of("intel")))):
         try:
@@ -129,7 +129,7 @@ def test_interrupted_it_keeps_what_it_has_and_leaves_nothing(tmp_path):
 
 
 def still_named(word: str) -> list[str]:
-    """The commands of processes that have a word in their command."""
+    """Return the commands of processes that have a word in their command."""
     commands = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:

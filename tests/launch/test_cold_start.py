@@ -63,7 +63,7 @@ WORDS = "mpicoll: compiling kernels in the background, once per machine; using N
 
 @pytest.fixture
 def cold_run(mpiexec, tmp_path):
-    """cold_run(way, ranks) runs the program on an empty cache; the compiler process ends in this way."""
+    """Return cold_run(way, ranks): run the program on an empty cache; the compiler process ends in this way."""
     program, cache, go = tmp_path / "program.py", tmp_path / "cache", tmp_path / "go"
     program.write_text(PROGRAM)
     cache.mkdir()

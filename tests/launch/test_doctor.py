@@ -31,7 +31,7 @@ ENOUGH = len(os.sched_getaffinity(0)) > 1
 
 @pytest.fixture
 def bound(mpiexec, tmp_path):
-    """Runs the check on 2 ranks, each bound to one of so many CPUs."""
+    """Return a function that runs the check on 2 ranks, each bound to one of `cpus` CPUs."""
     script = tmp_path / "bind.py"
     script.write_text(BIND)
     return lambda cpus, *words, **env: mpiexec(2, "python", script, cpus, *words, env={**AS_BOUND, **env})

@@ -209,7 +209,7 @@ def test_time_plays_and_ends_where_steps_do(visit):
     assert step(visit).startswith("0 µs / ") and visit.page.url.endswith("/us=0")
     assert held(visit, 0) == {f"value|{block}": "0" for block in range(5)}
     visit.page.locator("#next").click()
-    assert visit.page.locator(".board .message").count() == 5 and "5 messages under way" in words_of(visit)
+    assert visit.page.locator(".board .message").count() == 5 and "5 messages in flight" in words_of(visit)
     assert visit.page.locator('table.numbers tr[data-name="messages"] td').first.inner_text() == "0"
     visit.page.locator("#last").click()
     assert [held(visit, rank) for rank in range(5)] == after_steps and words_of(visit).endswith("ended.")
@@ -263,7 +263,7 @@ OTHER = "allreduce/halving_doubling/p=6/bytes=4096"
 
 @pytest.fixture(scope="module")
 def measured_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with two recorded calls: a ring on 5 ranks whose third step is slow, and one of an algorithm beside it."""
+    """Return a page with two recorded calls: a ring on 5 ranks whose third step is slow, and another algorithm."""
     folder = tmp_path_factory.mktemp("measured")
     ring, other = schedule("allreduce", "ring", 5), schedule("allreduce", "halving_doubling", 6)
     calls = [

@@ -18,7 +18,7 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 
 def pipeline():
-    """Two stages: a forward, a message, a forward."""
+    """Return two stages: a forward, a message, a forward."""
     sent = call(1, 0.3, 0.6, collective="", algorithm="", root=0, blocking=False, moves="activations")
     return [of(0, [sent], [("forward", 0.1, 0.2)]), of(1, [sent], [("forward", 0.7, 0.8)])]
 

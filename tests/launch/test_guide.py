@@ -15,7 +15,7 @@ VARIES, GAP = "<!-- varies -->", "…"
 
 
 def plain(lines: list[str]) -> list[str]:
-    """Lines without what differs from run to run: decimals, the width of columns, empty lines."""
+    """Return lines without what differs from run to run: decimals, the width of columns, empty lines."""
     blurred = (re.sub(r"\d+\.\d+(?= s$|$)", "#", line.strip()) for line in lines)
     return [re.sub(r"─+", "─", re.sub(r" +", " ", line)) for line in blurred if line]
 

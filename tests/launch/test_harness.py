@@ -17,7 +17,7 @@ HEAD = "import time\nimport numpy as np\nimport pytest\nfrom mpi4py import MPI\n
 
 @pytest.fixture
 def run(mpiexec, tmp_path):
-    """Runs a test file on some ranks and returns how that ended."""
+    """Return a function that runs a test file on some ranks and returns its outcome."""
 
     def run(code: str, *options: str, ranks: int = 2):
         (tmp_path / "conftest.py").write_text(CONFTEST)

@@ -102,7 +102,7 @@ class Bed:
         return process.returncode, out, err
 
     def processes(self) -> list[int]:
-        """Those that carry the mark and are no zombies."""
+        """Return the ids of the processes that have the mark in their environment."""
         pids = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -214,7 +214,7 @@ def children(pid: int) -> list[int]:
 
 
 def named(bed: Bed, word: str) -> int:
-    """One of the processes with this word in its command line."""
+    """Return one of the processes with this word in its command line."""
     return next(pid for pid in bed.processes()
                 if word in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"))
 
@@ -329,7 +329,7 @@ def test_bad_input_is_one_line(bed, words, says):
 
 
 def test_a_kernel_without_the_filter(bed, tmp_path):
-    """As tc tells it."""
+    """The error quotes tc."""
     (tmp_path / "tc").write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 1\n")
     (tmp_path / "tc").chmod(0o755)
     status, _, err = bed.run("--hosts", 2, "true", PATH=f"{tmp_path}:{os.environ['PATH']}")

@@ -60,7 +60,7 @@ ENDINGS = {
         if rank:
             mpicoll.Request.Waitall([request, started])
     """,
-    "requests that nobody else takes part in": """
+    "requests that no other rank takes part in": """
         comm = mpicoll.Comm(world)
         got = np.zeros(LARGE)
         started = comm.Allreduce_init(np.ones(5), np.zeros(5))
@@ -274,7 +274,7 @@ ENDINGS = {
 
 
 def leftovers(script: Path) -> list[str]:
-    """Processes that still run the script."""
+    """Return the processes that still run the script."""
     commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

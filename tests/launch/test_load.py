@@ -19,7 +19,7 @@ BENCH = ("bench", "bcast", "--sizes", "1K", "--algorithms", "mine", "--iteration
 
 @pytest.fixture
 def run(mpiexec, tmp_path):
-    """Runs mpicoll on 3 ranks, with a file that does not load on the ranks named."""
+    """Return a function that runs mpicoll on 3 ranks, with a file that does not load on the ranks named."""
 
     def start(*arguments: str, wrong: tuple[int, ...] = ()):
         (tmp_path / "mine.py").write_text(WRONG.format(wrong=wrong) + MINE, encoding="utf-8")

@@ -34,7 +34,7 @@ class Opened(Visit):
     """A report, and the charts in it."""
 
     def chart(self, section: str, kind: str):
-        """A chart once it is drawn, in view."""
+        """Return a chart, scrolled into view, once it is drawn."""
         box = self.page.locator(f"#{section} .chart.{kind}")
         box.scroll_into_view_if_needed()
         self.page.wait_for_selector(f"#{section} .chart.{kind}[data-drawn] svg")

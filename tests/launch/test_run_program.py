@@ -29,7 +29,7 @@ say(type(MPI.COMM_WORLD).__module__, type(MPI.COMM_SELF).__module__, type(half).
 
 @pytest.fixture
 def run(mpiexec, tmp_path):
-    """Runs words on some ranks, where {program} is the file with this code."""
+    """Return a function that runs words on some ranks, where {program} is the file with this code."""
 
     def start(*words: str, code: str = PROGRAM, ranks: int = 3, **variables: str):
         script = tmp_path / "program.py"
@@ -165,10 +165,10 @@ def test_an_exception_on_one_rank_ends_all(run):
     assert "runpy" not in done.output and "mpicoll/cli" not in done.output, done.output
 
 
-ENDS = {        # how rank 1 ends: what the others are told
+ENDS = {        # how rank 1 ends: what the others report
     "raises": ("raise KeyError('words')", "KeyError: 'words' (program.py, line 10, in <module>)"),
     "exits": ("sys.exit(7)", "SystemExit: 7 (program.py, line 10, in <module>)"),
-    "raises with a call under way": ("kept = half.Iallreduce(x, y); raise KeyError('words')",
+    "raises with a call in flight": ("kept = half.Iallreduce(x, y); raise KeyError('words')",
                                      "KeyError: 'words' (program.py, line 10, in <module>)"),
 }
 
@@ -254,7 +254,7 @@ os.chdir("/" if MPI.COMM_WORLD.rank == 1 else os.path.dirname(__file__))
 
 @pytest.fixture
 def mine(tmp_path):
-    """A file with a bcast, which takes rank 1 to another directory than the others."""
+    """Return a file with a bcast, which takes rank 1 to another directory than the others."""
     path = tmp_path / "mine.py"
     path.write_text(MINE + ELSEWHERE, encoding="utf-8")
     return str(path)

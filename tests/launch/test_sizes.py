@@ -112,7 +112,7 @@ os.write(1, f"end of {rank}\\n".encode())
 
 
 def available() -> int:
-    """Bytes that programs may have, says the kernel."""
+    """Return the available memory in bytes, by /proc/meminfo."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
 

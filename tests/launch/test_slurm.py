@@ -204,7 +204,7 @@ def default_signals() -> None:
 
 
 def processes() -> set[str]:
-    """Of Slurm's and munge's, those that are no zombies, and what the test's job runs."""
+    """Return the ids of the processes of Slurm, munge and the test's job that are no zombies."""
     listing = subprocess.run(["ps", "-e", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
     wanted = re.compile(r"\b(slurmctld|slurmd|slurmstepd|munged|sleep 300)\b")
     rows = (line.split(None, 2) for line in listing.splitlines())
@@ -215,7 +215,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "SLURM.md"
 
 
 def plain(lines: list[str]) -> list[str]:
-    """Without numbers of jobs, bytes of pages, the width of columns, and what is said of a checkout with changes."""
+    """Return lines without job numbers, sizes of pages, widths of columns and the note on a checkout with changes."""
     blurred = (re.sub(r"job \d+", "job #", re.sub(r"\d+\.\d+ MB", "# MB", " ".join(line.split()))) for line in lines)
     return [line for line in blurred if line and not line.startswith("mpicoll's checkout has changes")]
 

@@ -43,7 +43,7 @@ play.Player._call = stuck
 
 @pytest.fixture
 def broken(monkeypatch, tmp_path):
-    """A soak whose launches run a program that does something else first."""
+    """Return a function that creates a soak whose launches first run a program that breaks in some way."""
     def start(how, patience):
         worker = tmp_path / "worker.py"
         worker.write_text(BREAKS.format(how=how, worker=str(soak.WORKER)))

@@ -1,4 +1,4 @@
-"""Runs that stand still, are killed or abort: what they print, and that they end."""
+"""Runs that hang, are killed or abort: what they print, and that they end."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ENGINES = ("mpi4py", "compiled")
 
 
 def each_and_both_engines(ways):
-    """Each way to call, by the engines in turn, and the first by both: what waits is one code for all."""
+    """Return ways with the engines in turn, and the first with both engines: they share the code that waits."""
     first, *others = ways
     return [(first, engine) for engine in ENGINES] + [(way, ENGINES[i % 2]) for i, way in enumerate(others)]
 
 
 @pytest.fixture
 def run(mpiexec, tmp_path):
-    """Runs a script on some ranks."""
+    """Return a function that runs a script on some ranks."""
 
     def run(code: str, *arguments: str, ranks: int = 3, **variables: str):
         script = tmp_path / "script.py"
@@ -184,7 +184,7 @@ def test_whatever_is_waited_for_is_told_of(run, what):
 @pytest.mark.parametrize("form", [form if form == "blocking" else pytest.param(form, marks=pytest.mark.quick)
                                   for form in FORMS])  # one after the other takes half a minute
 def test_every_collective_in_every_form(run, form):
-    """Without abort: each is told of while rank 0 is late, and then goes on and ends. All at once where that goes."""
+    """Each stalled call is reported while rank 0 is late, then completes. All calls at once, unless they block."""
     done = run(r"""
         import io, re
         from support.calls import collective_calls
@@ -219,7 +219,7 @@ if rank == 1:
     {what}
 comm.Allreduce(np.ones(3), np.zeros(3))
 """
-ENDINGS = {     # what one rank does: what the others are told of it
+ENDINGS = {     # what one rank does: what the other ranks report of it
     "raises": ("raise ValueError('bad row')", r"ended with ValueError: bad row \(script.py, line \d+, in <module>\)"),
     "ends": ("sys.exit()", "reached the end of the program"),
     "refuses": ("comm.Allreduce(np.ones(3), np.zeros(4))", r"ended with CountMismatch: the buffer to send has 3 .*"),
@@ -263,7 +263,7 @@ with comm.using(engine=engine):
 say("end of", rank, "after", time.monotonic() - began)
 """
 WRONG = "raised CountMismatch in Allreduce \\(call 2\\): the buffer to send has 3 elements"
-IN_FORMS = {    # the call, and what rank 1 makes of it instead: what is told of rank 1
+IN_FORMS = {    # the call, and what rank 1 makes of it instead: what the report says of rank 1
     "blocking": ("comm.Allreduce(x, np.zeros(3))", "refused(lambda: comm.Allreduce(x, np.zeros(4))); late(5)",
                  rf"has not made this call: {WRONG}.*; now at script.py, line \d+, in late"),
     "short way": ("for _ in range(3 - (rank == 1)): comm.Allreduce(x, np.zeros(3))\n"
@@ -280,7 +280,7 @@ IN_FORMS = {    # the call, and what rank 1 makes of it instead: what is told of
 
 
 def seconds(output):
-    """After how long the ranks came to the end."""
+    """Return the seconds after which each rank ended."""
     return [float(seconds_text) for seconds_text in re.findall(r"end of \d after ([\d.]+)", output)]
 
 
@@ -349,7 +349,7 @@ def test_an_error_of_MPI_in_a_call_is_reported(run, call):
         assert len(re.findall(report, done.output)) == 1, done.output
 
 
-OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides are told
+OTHERWISE = {   # what rank 1 calls, and what the others do: what both sides report
     "another": ("comm.Bcast(x, 0)", "comm.Allgather(x, np.zeros(3 * p))",
                 "rank 1 has made another call here: Bcast, at script.py",
                 "ranks 0, 2 have made another call here: Allgather, at script.py"),
@@ -449,7 +449,7 @@ else:
 
 
 def test_a_program_that_ends_one_rank_after_the_other_ends(run):
-    """Those that are done wait for the others, by whatever way they end, and nothing is told."""
+    """Ranks that are done wait for the others, however these end, and print nothing."""
     done = run("""
         comm = mpicoll.Comm(world)
         kept = comm.Split(rank % 2)
@@ -464,7 +464,7 @@ def test_a_program_that_ends_one_rank_after_the_other_ends(run):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rank_that_is_late_is_only_told_of(run, engine):
-    """Without MPICOLL_TIMEOUT nothing is aborted."""
+    """Without MPICOLL_TIMEOUT mpicoll aborts no call."""
     done = run("""
         settings.REPORT_AFTER = 1.0
         comm = mpicoll.Comm(world)
@@ -536,7 +536,7 @@ NAMES = {       # what a launcher says; Hydra may name a rank that it has ended 
 
 @pytest.mark.parametrize(("form", "engine"), each_and_both_engines(KILLED_IN))
 def test_a_rank_that_is_killed_ends_the_run(tmp_path, engine, form):
-    """In the middle of a collective; the others do not stay behind, nobody has to end them, the launcher names it."""
+    """A rank dies in the middle of a collective: the others end by themselves, and the launcher names the rank."""
     script = tmp_path / "script.py"
     script.write_text(HEAD + KILLED.format(call=KILLED_IN[form]))
     command = launcher.command(3, ["python", str(script), engine])

@@ -231,7 +231,7 @@ def test_training_goes_on(tmp_path):
 
 @pytest.mark.parametrize("program", PROGRAMS[2:4], ids=["zero", "parameter_server"])
 def test_training_goes_on_from_copies(program, tmp_path):
-    """With the losses of a run in which no rank is killed."""
+    """The losses equal those of a run in which no rank is killed."""
     runs = [run(f"import sys; sys.argv.append({word!r})\n{program}", tmp_path) for word in ("", "kill")]
     losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", text) for text in runs]
     assert [[ranks for _, ranks, _ in of] for of in losses] == [["4"] * 4, ["4", "4", "3", "3"]], runs

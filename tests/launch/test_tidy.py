@@ -29,7 +29,7 @@ LEAVES = """
 
 @pytest.fixture
 def runner(tmp_path):
-    """runner(then) starts tests/run.py on a suite of one test, which leaves something, then does that."""
+    """Yield runner(then): start tests/run.py on one test, which leaves a process behind, then does `then`."""
     (tmp_path / "tests" / "launch").mkdir(parents=True)
     (tmp_path / "tmp").mkdir()
     for name in ("run.py", "conftest.py", "allowed_skips.txt"):      # the others are those of the checkout
@@ -56,7 +56,7 @@ def runner(tmp_path):
 
 
 def left_behind(tmp_path: Path, process: subprocess.Popen) -> tuple[int, Path]:
-    """The process and the directory that the test left behind, once it has."""
+    """Return the process and the directory that the test left behind, once they exist."""
     deadline = time.monotonic() + 90
     while not (words := (tmp_path / "told").read_text().split() if (tmp_path / "told").exists() else []):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]

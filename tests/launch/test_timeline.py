@@ -61,7 +61,7 @@ def program(tmp_path):
 
 
 def checked(path):
-    """A timeline, of which the format is right."""
+    """Return a timeline after checking its format."""
     check_format(json.loads(path.read_text()))
     return read.read(path)
 
@@ -105,7 +105,7 @@ def test_training_on_digits(mpiexec, tmp_path):
 
 
 def early(content):
-    """The most microseconds by which a message arrived before it was sent, less than 0 if none did."""
+    """Return the most microseconds by which a message arrived before it was sent, less than 0 if none did."""
     ends = {ph: {e["id"]: e["ts"] for e in content["traceEvents"] if e["ph"] == ph} for ph in ("s", "f")}
     assert len(ends["s"]) > 10
     return max(sent - ends["f"][message] for message, sent in ends["s"].items())

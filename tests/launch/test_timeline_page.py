@@ -46,7 +46,7 @@ def test_a_timeline_of_512_ranks_opens_in_10_seconds(browser, tmp_path):
     with closing(Visit(browser, page, DESKTOP, "light")) as visit:
         loaded = "performance.getEntriesByType('navigation')[0].loadEventEnd"
         assert 0 < visit.page.evaluate(loaded) < SOON
-        assert visit.page.locator(".light svg").count() == 2  # nobody was late
+        assert visit.page.locator(".light svg").count() == 2  # no rank was late
         visit.page.set_content("<input type=file>")
         visit.page.locator("input").set_input_files(file)
         ids, took = visit.page.evaluate("""async () => {

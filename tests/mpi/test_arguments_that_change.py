@@ -59,7 +59,7 @@ def at(point, change, monkeypatch):
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
 def test_another_array_in_the_list(ours, comm, monkeypatch, form, point, nth):
-    """In the nth call of a kind; the calls after it find what the list has then."""
+    """The program changes the list in the nth call of a kind; later calls read its new contents."""
     p = comm.size
     first, second, got = np.full(9, 1.0), np.full(4, 100.0), np.zeros(4)
     message = [first, 4]

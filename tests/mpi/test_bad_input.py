@@ -49,7 +49,7 @@ def buffers_of(method, p):
 
 
 def case(call, error, words="", builtin=ValueError):
-    """(call, its error, words of the message, a class of mpi4py's or Python's that catches it too)."""
+    """Return (call, its error, words of the message, a class of mpi4py's or Python's that catches it too)."""
     return call, error, words, builtin
 
 
@@ -58,7 +58,7 @@ def alone(c):
 
 
 def another(c):
-    """A root that is not this rank, where there is one."""
+    """Return a root that is not this rank; this rank if it is alone."""
     return (c.rank + 1) % c.size
 
 
@@ -200,7 +200,7 @@ CODES = {
 
 @cache
 def calling(form):
-    """Comm, whose blocking methods only make the call of a form: nothing is waited for, or started."""
+    """Return a Comm whose blocking methods only make the call of a form, and neither start nor wait for it."""
 
     def only_call(name):
         return lambda self, *args, **kwargs: getattr(self, name)(*args, **kwargs)
@@ -211,7 +211,7 @@ def calling(form):
 
 
 def refused(checks, comm, call, error, words, builtin, *context):
-    """A call is refused, by an error of that class with these words that knows its rank."""
+    """Check that a call is refused, by an error of that class with these words that knows its rank."""
     try:
         call(comm)
         checks.that(False, *context, "was taken")
@@ -226,7 +226,7 @@ def refused(checks, comm, call, error, words, builtin, *context):
 
 @parametrize("form", FORMS)
 def test_wrong_calls_are_refused_before_any_message(ours, form):
-    """In every form by the call itself; and every time all is as if nothing had been."""
+    """The call itself raises in every form, and leaves the communicator usable."""
     ours = calling(form)(ours)
     with cases.Checks() as checks, ours.trace() as records:
         for what, wrong in CALLS.items():
@@ -274,7 +274,7 @@ def test_one_buffer_may_lie_in_the_gaps_of_another(ours):
 @pytest.mark.mpi(min_size=2)
 @parametrize("form", FORMS)
 def test_refused_on_one_rank_alone(ours, form):
-    """Nobody else made the call; so nobody waits."""
+    """No other rank made the call, so no rank waits."""
     for what in ("allreduce counts", "overlap in Allgather", "read-only", "operator"):
         call, error, *_ = CALLS[what]
         if ours.rank == ours.size - 1:

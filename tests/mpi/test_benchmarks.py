@@ -1,4 +1,4 @@
-"""The benchmarks on however many ranks there are: everybody agrees, right is valid, wrong is not."""
+"""The benchmarks on any number of ranks: all agree, right results are valid, wrong ones are not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lines_of(comm, jobs) -> tuple[bool, list[dict]]:
 
 
 def invoke(*words: object):
-    """`mpicoll bench` on all ranks."""
+    """Run `mpicoll bench` on all ranks."""
     return CliRunner().invoke(bench, list(map(str, words)), catch_exceptions=False)
 
 
@@ -51,7 +51,7 @@ def bench_to_json(comm, tmp_path, *words: object) -> tuple[str, list[dict]]:
 
 
 def ways(collective: str, p: int) -> list[tuple]:
-    """The sizes and options to call a collective with."""
+    """Return the sizes and options to call a collective with."""
     root = ("--root", p - 1) if collective in ROOTED else ()
     uneven = ("--counts", "uneven") if collective in HAVE_COUNTS else ()
     options = [("0,8,4000", *root), ("4000", "--dtype", "int32", "--op", "max", *uneven)]
@@ -85,7 +85,7 @@ def run(comm, case: Case) -> None:
 
 
 def split(lines: list, parts: int) -> list[list]:
-    """Equal parts, one behind the other."""
+    """Return the lines in equal parts, in order."""
     return [lines[len(lines) * i // parts : len(lines) * (i + 1) // parts] for i in range(parts)]
 
 
@@ -205,7 +205,7 @@ def test_a_size_that_does_not_fit_is_refused(comm):
     assert comm.rank or "too little" in output
 
 
-def test_results_that_nobody_asked_to_keep_are_kept(comm, tmp_path, monkeypatch):
+def test_results_are_kept_without_an_option(comm, tmp_path, monkeypatch):
     folder = comm.bcast(str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", folder)
     done = invoke("barrier", "--iterations", 1)

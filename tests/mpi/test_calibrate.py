@@ -38,7 +38,7 @@ def test_pairs_share_no_rank():
 
 
 def times(latency, rendezvous, gap, short_rate, rate, slower=1.0):
-    """The exchanges of such a level."""
+    """Return the times of the exchanges on a level with these parameters."""
     us = {n: latency + n / short_rate for n in SHORT} | {n: latency + rendezvous + n / rate for n in LONG}
     return Times({n: slower * t for n, t in us.items()}, slower * (us[SHORT[0]] + (TOGETHER - 1) * gap))
 

@@ -26,7 +26,7 @@ works = partial(all_works, algorithms=("ring", "auto", "native"))
 
 @pytest.fixture
 def checked(comm, check_mode):
-    """A Comm in check mode."""
+    """Return a Comm in check mode."""
     wrapped = mpicoll.Comm(comm)
     assert "check mode" in wrapped.explain("allreduce").slow
     return wrapped
@@ -38,7 +38,7 @@ def check_mode(monkeypatch):
 
 
 def checked_in_form(comm, form):
-    """A Comm in check mode whose blocking calls are carried out in a form."""
+    """Return a Comm in check mode whose blocking calls are carried out in a form."""
     return in_form(mpicoll.Comm, form)(comm)
 
 
@@ -47,12 +47,12 @@ def z(n, dtype="d"):
 
 
 def odd(comm):
-    """The last rank does something else."""
+    """Return whether this is the last rank, which makes the call that differs."""
     return comm.rank == comm.size - 1
 
 
 def choosing(choice, other):
-    """An Allreduce under one choice on the last rank and another on the rest."""
+    """Return an Allreduce under one choice on the last rank and another on the rest."""
 
     def call(c):
         with c.using(**(choice if odd(c) else other)):
@@ -116,7 +116,7 @@ DIFFER = {      # what: (call, what the message calls it, the two values in it)
 
 
 def unequal(c):
-    """send, recv and counts that the ranks do not agree in, though the sum is the same."""
+    """Return send, recv and counts that differ between the ranks, though their sum is the same."""
     counts = [2] * c.size
     if odd(c):
         counts[0], counts[-1] = 1, 3

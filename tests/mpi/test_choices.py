@@ -22,13 +22,13 @@ parametrize = pytest.mark.parametrize
 
 
 def as_if_on(ours, nodes):
-    """As if the ranks were on these."""
+    """Make mpicoll take the ranks to be on these nodes."""
     state = ours._open()
     state.agreed = replace(state.agreed, nodes=nodes)
 
 
 def as_if_on_two_nodes(ours):
-    """Every other rank on one."""
+    """Make mpicoll take the ranks to be on two nodes, dealt in turn."""
     as_if_on(ours, dealt(ours.size, 2))
 
 

@@ -20,7 +20,7 @@ LARGE = 40_000                              # doubles in all
 
 
 def small_counts(p):
-    """Small counts around the number of ranks, in which remainders and empty blocks show."""
+    """Return small counts around the number of ranks, so that blocks have remainders or are empty."""
     return sorted({0, 1, p - 1, p, p + 1, 5 * p + 3})
 
 
@@ -41,7 +41,7 @@ WITH_BUFFERS = [(collective, spec) for collective, spec in ALL if collective != 
 
 
 def calls(collective, p):
-    """Every count at root 0, and every root at one count."""
+    """Return every count at root 0, and every root at one count."""
     roots = collectives.roots(collective, *range(p))
     return [*((n, 0) for n in small_counts(p)), *((p + 1, root) for root in roots if root)]
 
@@ -85,7 +85,7 @@ def test_chunks(comm, engine, collective, spec):
 
 
 def shares(p):
-    """Counts of every rank: all kinds of irregular."""
+    """Yield irregular counts of every rank, of several kinds."""
     yield [0] * p
     yield [(3 * r) % 4 for r in range(p)]
     yield [0] * (p - 1) + [2 * p + 1]
@@ -167,6 +167,6 @@ def test_a_barrier_blocks_until_all_ranks_have_entered(comm, engine):
             came[comm.rank] = time.monotonic()      # one clock: the ranks share a machine
             ours.Barrier()
             left = time.monotonic()
-        everybody = np.empty(comm.size)
-        comm.Allgather(came[comm.rank : comm.rank + 1], everybody)
-        assert left >= everybody.max()
+        latest = np.empty(comm.size)
+        comm.Allgather(came[comm.rank : comm.rank + 1], latest)
+        assert left >= latest.max()

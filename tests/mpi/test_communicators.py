@@ -1,4 +1,4 @@
-"""Communicators: which keep the class, what their end leaves behind, and that nobody meets our messages."""
+"""Communicators: which keep the class, what their end leaves, and that no user's receive matches our messages."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_groups(ours, method):
 
 
 def test_of_a_group_alone(ours):
-    """Without a communicator to begin with."""
+    """Create_from_group needs no parent communicator."""
     group = ours.Get_group()
     try:
         native = MPI.Intracomm.Create_from_group(group, "native")
@@ -202,7 +202,7 @@ TOPOLOGIES = {
 
 
 def neighbors(comm):
-    """The edges of a ring: of each rank to the one before, and to the one after."""
+    """Return the edges of a ring: of each rank to the one before, and to the one after."""
     return np.array([((r - 1) % comm.size, (r + 1) % comm.size) for r in range(comm.size)]).ravel()
 
 
@@ -212,7 +212,7 @@ def edges(comm):
 
 @pytest.fixture(params=TOPOLOGIES)
 def topology(request):
-    """(the class's name, what makes such a communicator)."""
+    """Return (the class's name, a function that creates such a communicator)."""
     return request.param.split(",")[0], TOPOLOGIES[request.param]
 
 
@@ -387,7 +387,7 @@ def test_a_communicator_that_goes_with_its_last_request(comm):
 
 @pytest.mark.mpi(min_size=2)
 def test_calls_in_flight_on_a_communicator_that_is_freed(comm):
-    """It goes on in the background, and whoever makes another communicator meanwhile does not wait for it."""
+    """The free completes in the background, and creating another communicator meanwhile does not wait for it."""
     plain, result = comm.Dup(), np.zeros(3)
     ours = mpicoll.Comm(plain)
     state = ours._state
@@ -515,7 +515,7 @@ def test_an_attribute_that_cannot_be_copied(comm, capfd):
 
 @contextmanager
 def flooded(comm):
-    """Receives from any rank with any tag wait on comm; in the end they get what users sent."""
+    """Yield receives from any rank with any tag that are posted on comm; at the end, receive what users sent."""
     plain = comm.Dup()       # MPI's own collectives need not be so careful, and on one rank of MPICH they hang
     waiting = [np.zeros(1) for _ in range(8)]
     requests = [comm.Irecv(buffer, MPI.ANY_SOURCE, MPI.ANY_TAG) for buffer in waiting]
@@ -535,7 +535,7 @@ SOME = ("bcast binomial", "allreduce ring", "reduce_scatter pairwise", "alltoall
 @parametrize("check", ["0", "1"], ids=["", "check-mode"])
 @parametrize("form", FORMS)
 def test_user_messages_do_not_meet_ours(comm, engine, form, check, monkeypatch):
-    """Receives from anybody with any tag wait, before, while and after our messages travel: of every algorithm, and in
+    """Receives from any rank with any tag wait, before, while and after our messages travel: of every algorithm, and in
     other forms of some. Nor does a probe see ours: counts that are asked for, signatures, tags of persistent requests.
     """
     monkeypatch.setenv("MPICOLL_CHECK", check)

@@ -28,7 +28,7 @@ def vector(rank: int, n: int) -> np.ndarray:
 
 @contextmanager
 def forced(ours, codec, engine, chunk=None):
-    """Every collective on codes; what ran is looked at."""
+    """Yield a trace; every collective runs quantized, which the end checks."""
     names = dict.fromkeys(COLLECTIVES, f"quantized(codec={codec})")
     with ours.using(engine=engine, chunk_bytes=chunk, **names), ours.trace() as trace:
         yield trace

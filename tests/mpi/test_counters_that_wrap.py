@@ -39,7 +39,7 @@ class Standing:
         return self.request is not None and MPI.Request.Get_status(self.request)
 
     def end(self, plain):
-        """All ranks join; none was complete before."""
+        """Return whether the sum is right and was complete on no rank before all ranks had joined."""
         early = plain.allgather(self.is_complete)
         if self.request is None:
             self.request = self._begin()
@@ -98,7 +98,7 @@ def test_more_requests_than_tags(comm, monkeypatch):
 
 @several
 def test_a_dropped_request_keeps_its_tag(comm, monkeypatch):
-    """Nobody waits for it any more, and it is under way all the same."""
+    """The aborted call stays in flight though no rank waits for it any more."""
     monkeypatch.setattr(proxies, "_TAGS_PER_COMM", 2)
     monkeypatch.setattr(proxies.SelfMessageProxy, "tags", proxies.SelfTags())
     ours = mpicoll.Comm(comm)

@@ -27,7 +27,7 @@ PACK, UNPACK = ByMPI.pack, ByMPI.unpack     # when tests count calls, these go u
 
 
 def counted(monkeypatch, where, name, calls):
-    """From now on, calls of a function leave its name in a list."""
+    """Append a function's name to `calls` at every call from now on."""
     function = getattr(where, name)
 
     def noted(*arguments):
@@ -39,7 +39,7 @@ def counted(monkeypatch, where, name, calls):
 
 @pytest.fixture
 def own_packs(monkeypatch):
-    """A list of the calls of MPI's own Pack and Unpack."""
+    """Return a list of the calls of MPI's own Pack and Unpack."""
     calls = []
     counted(monkeypatch, ByMPI, "pack", calls)
     counted(monkeypatch, ByMPI, "unpack", calls)
@@ -74,7 +74,7 @@ def test_packs_as_mpi_does(recipe):
 
 
 def predefined(recipe):
-    """The names of the predefined datatypes that it is made of."""
+    """Return the names of the predefined datatypes of a recipe."""
     return {recipe} if isinstance(recipe, str) else set().union(*map(predefined, recipe[1]))
 
 
@@ -143,7 +143,7 @@ def test_a_million_rows_are_one_run_and_a_loop():
 
 
 def test_far_apart():
-    """Over 2 GiB; memory that nobody writes takes no room."""
+    """Over 2 GiB; memory that no process writes takes no room."""
     memory = np.zeros((2 << 30) + (1 << 20), np.uint8)
     memory[:: 1 << 30] = 1, 2, 3
     datatype = MPI.BYTE.Create_hvector(3, 1, 1 << 30).Commit()
@@ -168,9 +168,10 @@ COUNTED = [name for name in METHODS if name[-1] in "vw"]
 
 
 def carried_out(comm, method, sends, receives):
-    """(this rank's memory after a call, what it must be), by MPI's own Pack. The two datatypes have one signature.
+    """Return (this rank's memory after a call, its expected contents), by MPI's own Pack.
 
-    Where counts are said they are uneven, and the last rank's block is the first."""
+    The two datatypes have one signature. Counts, where a method takes them, are uneven; the last rank's block is first.
+    """
     p, rank, root, name, counted = comm.size, comm.rank, comm.size - 1, method.rstrip("vw"), method in COUNTED
     wide_send, wide_receive = name in ("Scatter", "Alltoall"), name in ("Gather", "Allgather", "Alltoall")
 
@@ -268,7 +269,7 @@ def test_blocks_of_several_kinds(own_packs):
 
 @pytest.fixture
 def described(monkeypatch):
-    """Calls that worked facts out, and calls that asked whether a datatype is committed."""
+    """Return the list of calls that derive a datatype's facts, and of calls that check that it is committed."""
     calls = []
     counted(monkeypatch, datatypes, "_describe", calls)
     counted(monkeypatch, parse, "_check_committed", calls)

@@ -31,12 +31,12 @@ parametrize = pytest.mark.parametrize
 
 
 def of(code):
-    """Every rank's numbers of a dtype."""
+    """Return every rank's numbers of a dtype."""
     return lambda n, rank: numbers(n, code, rank)
 
 
 def operation(op):
-    """An operator on two arrays. NumPy may contract the products of complex numbers, so those are spelled out."""
+    """Return an operator on two arrays. NumPy may contract the products of complex numbers, so this spells them out."""
     def multiplied(x, y):
         if x.dtype.kind != "c":
             return x * y
@@ -50,7 +50,7 @@ def operation(op):
 
 @cache
 def trees_of(collective, spec, p, root, commutative=True):
-    """The trees of a schedule as a call runs it: all ranks are on one machine."""
+    """Return the trees of a schedule as a call runs it: all ranks are on one machine."""
     nodes = (tuple(range(p)),)
     return ReductionTrees(mpicoll.schedule(collective, spec, p, root, commutative=commutative, nodes=nodes))
 
@@ -78,7 +78,7 @@ def same(got, expected):
 
 
 def check(checks, ours, case, spec, code, engine, **how):
-    """One call, in all its forms, against the trees."""
+    """Check one call, in all its forms, against the trees."""
     want = derived(case, spec, ours.size, ours.rank, code)
     with ours.using(engine=engine, **{case.collective: spec}, **how), ours.trace() as records:
         got = {form: case.run(in_form(mpicoll.Comm, form)(ours)).result for form in FORMS}
@@ -128,7 +128,7 @@ def test_the_same_twice(comm):
 
 
 def bytes_of_all_ranks(comm, mine):
-    """All ranks' results, as bytes."""
+    """Return all ranks' results, as bytes."""
     return comm.allgather(mine.tobytes())
 
 
@@ -145,7 +145,7 @@ def test_ranks_agree_as_derived(comm, spec):
 
 @pytest.fixture
 def disagreeing():
-    """A right allreduce whose ranks begin with their own contributions."""
+    """Register a right allreduce whose ranks begin with their own contributions; return its name."""
     @algorithm("allreduce", name="from_itself")
     def body(p, rank):
         """Every rank reduces all in an order of its own.
@@ -154,7 +154,7 @@ def disagreeing():
         Bytes per rank: n * (p - 1)
         Scratch: n * (p - 1)
         Cost: (p - 1) (α + n β + n γ)
-        Source: nobody
+        Source: none
         """
         yield from from_itself(p, rank)
 

@@ -52,21 +52,21 @@ COLUMN = ("VECTOR", [DOUBLE], {"count": 2, "blocklength": 1, "stride": 2})
 
 @pytest.fixture(params=[False, True], ids=["unchecked", "checked"])
 def kinds(request, monkeypatch):
-    """All of them; a few in check mode."""
+    """Return all kinds; every fifth in check mode."""
     monkeypatch.setenv("MPICOLL_CHECK", str(int(request.param)))
     return list(EMPTY)[:: 5 if request.param else 1]
 
 
 @pytest.fixture
 def op():
-    """An operator that takes any datatype."""
+    """Yield an operator that takes any datatype."""
     operator = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
     yield operator
     operator.Free()
 
 
 def calls(comm: MPI.Intracomm, datatype: MPI.Datatype, op: MPI.Op, send: Any, recv: Any) -> dict[str, tuple[Any, ...]]:
-    """Arguments for every collective, from one memory to another, in elements of a datatype."""
+    """Return arguments for every collective, from one memory to another, in elements of a datatype."""
     p, last = comm.size, comm.size - 1
     sent, other = [send, 3, datatype], [recv, 3, datatype]
     counts = [1 + r % 3 for r in range(p)]
@@ -95,7 +95,7 @@ def calls(comm: MPI.Intracomm, datatype: MPI.Datatype, op: MPI.Op, send: Any, re
 
 
 def in_place(name: str, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...] | None:
-    """The same call in place; None where MPI has none."""
+    """Return the same call in place; None if MPI has none."""
     if name in ("Bcast", "Exscan"):
         return None
     if name in ("Scatter", "Scatterv", "Gather", "Gatherv", "Reduce") and rank != arguments[-1]:
@@ -108,7 +108,7 @@ def in_place(name: str, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...
 
 
 def against_nothing(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The same call, receiving no elements of a predefined datatype. None where the sides must be alike."""
+    """Return the same call, receiving no elements of a predefined datatype; None if both sides have to be alike."""
     if name == "Bcast" or name in REDUCING_METHODS:
         return None
     send, recv, *more = arguments

@@ -26,7 +26,7 @@ SPECS = list(collectives.specs())
 
 
 class Freed:
-    """A request that whoever frees it is interrupted by somebody who frees all, as where garbage is collected."""
+    """A request whose free is interrupted by a free of all requests, as a garbage collection may do."""
 
     def __init__(self, execution):
         self.execution, self.times = execution, 0
@@ -70,7 +70,7 @@ def test_rank_0_decides_for_all(comm, monkeypatch):
 
 @pytest.fixture
 def broken(monkeypatch):
-    """The compiled engine's self-test fails on this rank."""
+    """Make the compiled engine's self-test fail on this rank."""
     monkeypatch.setattr(selftest, "check", lambda wait=True: "it is broken for this test")
 
 
@@ -145,7 +145,7 @@ def test_engines_count_the_same_messages_and_bytes(comm, collective, spec):
 
 
 def record_of(comm, case, spec, engine, how):
-    """The record of one call."""
+    """Return the record of one call."""
     with comm.using(engine=engine, **{case.collective: spec}, **how), comm.trace() as records:
         case.run(comm)
     (record,) = records
@@ -183,7 +183,7 @@ def test_a_report_leaves_messages_as_they_are(comm):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_spin_ends_on_time(ours, comm, engine):
-    """Signals are seen between spins, so a spin on a receive that nobody answers must end when it should."""
+    """Python handles signals between spins, so a spin on a receive without a message has to end in time."""
     spins: list[float] = []
     with ours.using(engine=engine, bcast="binomial"):
         if comm.rank == 0:
@@ -223,7 +223,7 @@ def interrupt(*arguments):
 
 @pytest.mark.mpi(min_size=2)
 def test_an_interrupt_is_seen_at_once(comm, engine):
-    """As Ctrl-C would be; and the ranks can go on together afterwards."""
+    """A signal interrupts the call as Ctrl-C does, and the ranks can communicate afterwards."""
     ours, buffer = mpicoll.Comm(comm), np.zeros(4)
     before = signal.signal(signal.SIGALRM, interrupt)
     with ours.using(engine=engine, bcast="linear" if "linear" in mpicoll.list_algorithms()["bcast"] else "binomial"):

@@ -18,7 +18,7 @@ FORMS = {
 
 @pytest.fixture
 def handled(comm):
-    """A Comm, and the error classes that its handler was called with."""
+    """Yield a Comm, and the error classes that its handler was called with."""
     plain, classes = comm.Dup(), []
 
     def handler(which, code):

@@ -611,7 +611,7 @@ def test_a_late_rank_in_other_forms(ours, comm, form):
 
 @pytest.mark.mpi(min_size=2)
 def test_wait_tells_a_completed_start_from_the_next(ours, comm):
-    """Wait completes the Start it is called for, whoever completed the one before, on either path."""
+    """Wait completes the latest Start, whichever path completed the one before."""
     send, receive = np.ones(5), np.zeros(5)
     request = ours.Allreduce_init(send, receive)
     for turn in range(6):

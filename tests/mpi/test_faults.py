@@ -105,7 +105,7 @@ def quick(monkeypatch):
 def scenario(comm, late: bool):
     """Let the threads do all that they do; return an error of Wait's, None where the results are right.
 
-    Two collectives are advanced by the progress thread alone, for some time in vain: one rank comes late.
+    The progress thread alone advances two collectives, and waits for a rank that is late.
     """
     ours = mpicoll.Comm(comm)
     ours.Barrier()

@@ -25,7 +25,7 @@ def contributions(p: int, n: int, dtype: np.dtype, op: str = "SUM") -> np.ndarra
 
 
 def check(got: np.ndarray, rows: np.ndarray, op: str = "SUM") -> None:
-    """Within half a unit in the last place of the exact result, and what float32 is off by."""
+    """Check that results are within half a unit in the last place of the exact ones, plus the error of float32."""
     wide, by = rows.astype(np.float64), len(rows) if op == "AVG" else 1
     exact, sizes = UFUNCS[op].reduce(wide, axis=0) / by, UFUNCS[op].reduce(np.abs(wide), axis=0) / by
     smallest = float(finfo(rows.dtype).smallest_subnormal)
@@ -35,7 +35,7 @@ def check(got: np.ndarray, rows: np.ndarray, op: str = "SUM") -> None:
 
 
 def reduce_all(comm, ours, collective: str, rows: np.ndarray, op: str = "SUM", in_place: bool = False, root: int = 0):
-    """One call, checked against the exact result."""
+    """Run one call and check it against the exact result."""
     p, n, what = comm.size, rows.shape[1], mpicoll.AVG if op == "AVG" else getattr(MPI, op)
     mine, y = rows[comm.rank].copy(), np.zeros(n, rows.dtype)
     if in_place:

@@ -60,7 +60,7 @@ def test_neighbours(comm, graph):
 
 @pytest.mark.parametrize("graph", graphs.NAMES)
 def test_a_block_in_the_place_of_another_is_noticed(comm, graph, monkeypatch):
-    """On every rank that has two blocks to receive, and is told with the call."""
+    """Every rank that receives two blocks fails, and the report names the call."""
     received = []
 
     def backwards(of):
@@ -78,7 +78,7 @@ def test_a_block_in_the_place_of_another_is_noticed(comm, graph, monkeypatch):
 
 @needs_threads
 def test_threads_play_at_once(comm, monkeypatch):
-    """On communicators and with data of their own; what goes wrong is told with the thread's number."""
+    """Threads have communicators and data of their own; an error is reported with the thread's number."""
     meet, seen = threading.Barrier(3, timeout=PATIENCE / 2), set()
 
     def play_together(player, carry_out=Player.play):

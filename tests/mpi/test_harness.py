@@ -34,7 +34,7 @@ def test_agreement_carries_rows_and_texts(comm):
 
 @pytest.mark.mpi(min_size=2)
 def test_agreement_gives_up_in_time(comm):
-    """A rank that nobody answers gets control back; then they do answer, so that nothing is left over."""
+    """A rank that waits for absent ranks gets control back; then they join, so that no message is left over."""
     silent = comm.Irecv(bytearray(1), source=(comm.rank + 1) % comm.size)
     with pytest.raises(TimeoutError):
         Agreement._finish(silent, 0.05)

@@ -29,7 +29,7 @@ def _room():
 
 
 def last(comm, count):
-    """The last calls on a communicator."""
+    """Return the last calls on a communicator."""
     if RECORD.memory is None:
         pytest.skip("no flight record is kept here")
     rows = history_reader.rows(RECORD.memory[flight.CALLS :])
@@ -37,7 +37,7 @@ def last(comm, count):
 
 
 def line():
-    """The line before that of the caller."""
+    """Return the number of the line before the caller's."""
     frame = sys._getframe(1)
     return f"test_history.py, line {frame.f_lineno - 1}, in {frame.f_code.co_name}"
 
@@ -61,7 +61,7 @@ def test_blocking_calls(ours):
 
 
 def first_line(function):
-    """The line of a lambda, or the last of a function."""
+    """Return the line of a lambda, or the last of a function."""
     return f"line {function.__code__.co_firstlineno}, in {function.__name__}"
 
 

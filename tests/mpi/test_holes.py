@@ -103,7 +103,7 @@ def scatter(comm, form, column, turn):
 
 
 def alltoallw(comm, form, column, turn):
-    """Rank r sends column r of its matrix, and receives it as a row."""
+    """Return a matrix whose column r rank r sent, and received as a row."""
     p, key = comm.size, ("alltoallw", comm.size)
     if key not in KEPT:
         KEPT[key] = [

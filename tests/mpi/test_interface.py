@@ -39,7 +39,7 @@ def whose(request):
 
 @pytest.fixture
 def some(comm, whose, form):
-    """A communicator of MPI's own or of ours, whose blocking methods are carried out in a form."""
+    """Yield a communicator of MPI's own or of ours, whose blocking methods are carried out in a form."""
     if whose == "MPI":
         yield in_form(MPI.Intracomm, form)(comm)
         return
@@ -54,7 +54,7 @@ def some(comm, whose, form):
 
 
 def collective_methods():
-    """The names of all methods of MPI.Intracomm that are collectives on buffers, found by mpi4py's own words."""
+    """Return the names of all methods of MPI.Intracomm that are collectives on buffers, by mpi4py's docstrings."""
     stems = ("barrier", "bcast", "gather", "scatter", "alltoall", "reduce", "scan")
     return [name for name in dir(MPI.Intracomm)
             if name[0].isupper() and any(stem in name.lower() for stem in stems)]

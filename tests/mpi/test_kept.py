@@ -56,7 +56,7 @@ OP = MPI.Op.Create(lambda a, b, t: np.add(np.frombuffer(a), np.frombuffer(b), ou
 
 
 def arrays(buffers):
-    """The arrays among the buffers of a call, wherever they are nested."""
+    """Yield the arrays among the buffers of a call, at any depth."""
     for buffer in buffers:
         if isinstance(buffer, Array):
             yield buffer
@@ -82,7 +82,7 @@ def call(comm, name, form):
         request = getattr(comm, f"{method}_init")(*buffers, **keywords)
         complete(request)
         request.Free()
-        if type(request) is MPI.Prequest:  # of MPI's own: mpi4py lets go of buffers with the object
+        if type(request) is MPI.Prequest:  # of MPI's own: mpi4py releases buffers with the object
             request = None
     return watched, request
 

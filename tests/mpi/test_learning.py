@@ -91,7 +91,7 @@ def test_sums_have_the_same_bits_in_every_turn(comm, ours):
 
 @pytest.fixture
 def last_wins(monkeypatch):
-    """Lessons end with the last candidate, which auto does not choose."""
+    """Make lessons end with the last candidate, which auto does not choose."""
     note = Lesson.note
     monkeypatch.setattr(Lesson, "note", lambda self, turn, _: note(self, turn, 9 - turn % len(self.candidates)))
 

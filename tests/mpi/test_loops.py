@@ -45,7 +45,7 @@ def up(p, rank):
 
 @pytest.fixture
 def loops(monkeypatch):
-    """The most turns that a loop of a plan takes, plan by plan."""
+    """Return the list of the most turns of a loop, plan by plan."""
     turns = []
 
     def note(plan):

@@ -23,7 +23,7 @@ def counts(p: int) -> list[int]:
 
 
 def share(rank: int, n: int, dtype: np.dtype, span: int = 3) -> np.ndarray:
-    """Small whole numbers, whose sums over few ranks every type holds."""
+    """Return small whole numbers, whose sums over few ranks every type holds."""
     return ((np.arange(n) + rank) % span).astype(dtype)
 
 

@@ -32,7 +32,7 @@ class Counting:
 
 
 def test_settings_come_down_a_tree(comm):
-    """A rank sends to log2(p) others at most, and everybody gets what rank 0 says."""
+    """A rank sends to log2(p) others at most, and every rank gets the value of rank 0."""
     with Checks() as checks:
         for size in range(1, comm.size + 1):
             part = comm.Split(0 if comm.rank < size else 1)
@@ -79,7 +79,7 @@ def test_a_note_that_was_left_on_a_freed_communicator(comm, monkeypatch):
     if comm.size > 1:
         assert not freed()
         make_and_free_until(lambda: left[0].comm == MPI.COMM_NULL, ours)   # the question is answered now
-        assert left[1].comm != MPI.COMM_NULL     # nobody takes in what nobody asked for
+        assert left[1].comm != MPI.COMM_NULL     # no rank receives what it did not request
     else:
         assert freed()
 
@@ -102,7 +102,7 @@ def test_the_benchmark(comm):
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("color", [lambda rank: 0, lambda rank: rank % 2, lambda rank: int(rank > 0)])
 def test_a_child_has_what_its_ranks_would_agree_on(comm, monkeypatch, hosts, color):
-    """Also where its ranks are in another order."""
+    """The settings are right even if the child has the ranks in another order."""
     monkeypatch.setattr(agreement, "node", lambda mpi: f"host {comm.rank % hosts}")
     parent = agreement.agree(comm)
     for key in (comm.rank, -comm.rank):

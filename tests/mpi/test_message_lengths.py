@@ -26,7 +26,7 @@ CALLS = {
 
 @pytest.fixture
 def two(comm):
-    """A Comm of the first two ranks, None elsewhere."""
+    """Return a Comm of the first two ranks, None elsewhere."""
     pair = mpicoll.Comm(comm.Split(0 if comm.rank < 2 else MPI.UNDEFINED))
     return pair if pair != MPI.COMM_NULL else None
 

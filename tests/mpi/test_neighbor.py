@@ -31,7 +31,7 @@ SIZE = MPI.COMM_WORLD.size
 
 
 def grids():
-    """(dims, periods) of grids of all ranks, of 1 to 3 dimensions, some of which have 1 or 2 ranks."""
+    """Yield (dims, periods) of grids of all ranks, of 1 to 3 dimensions, some of which have 1 or 2 ranks."""
     shapes = {(SIZE,), (SIZE, 1), (1, SIZE), tuple(MPI.Compute_dims(SIZE, 2)), tuple(MPI.Compute_dims(SIZE, 3))}
     for dims in sorted(shapes):
         ways = {(True,) * len(dims), (False,) * len(dims), tuple(d % 2 == 0 for d in range(len(dims)))}

@@ -28,7 +28,7 @@ parametrize = pytest.mark.parametrize
 
 @pytest.fixture(params=[True, False] if THREADED else [False], ids=lambda on: "thread" if on else "no-thread")
 def ours(comm, engine, request, monkeypatch):
-    """A Comm on one engine, with the progress thread and without."""
+    """Yield a Comm on one engine, with the progress thread or without."""
     monkeypatch.setenv("MPICOLL_PROGRESS", str(int(request.param)))
     wrapped = mpicoll.Comm(comm)
     with wrapped.using(engine=engine):
@@ -37,7 +37,7 @@ def ours(comm, engine, request, monkeypatch):
 
 @pytest.fixture
 def threaded(comm, engine):
-    """A Comm on one engine, with the progress thread."""
+    """Yield a Comm on one engine, with the progress thread."""
     wrapped = mpicoll.Comm(comm)
     with wrapped.using(engine=engine):
         yield wrapped
@@ -57,7 +57,7 @@ class Operation:
 
 
 def several(comm, number):
-    """Operations of many sizes, on their way."""
+    """Return operations of many sizes, in flight."""
     return [Operation(comm, n=1 + 37 * (i % 5) + 9_000 * (i % 4 == 3), factor=i + 1) for i in range(number)]
 
 
@@ -81,7 +81,7 @@ ORDERS = {      # of a rank's requests
 
 
 def complete(request, how):
-    """Wait, or Test until it is done."""
+    """Complete the request by Wait, or by Test until that returns true."""
     if how == "Wait":
         request.Wait()
     else:
@@ -122,7 +122,7 @@ OTHERS = {
 @parametrize("on_another", [False, True], ids=["the same communicator", "another"])
 @parametrize("what", OTHERS)
 def test_one_rank_waits_first_and_another_calls_first(ours, what, on_another):
-    """A call of ours advances what is in flight, anywhere: nobody waits for a rank that is in it already."""
+    """A call of ours advances all operations in flight, so that no rank waits for a rank that is in another call."""
     called = ours.Dup() if on_another else ours
     operation = Operation(ours, n=20_000)
     if ours.rank == 0:
@@ -174,7 +174,7 @@ def test_lower_case_wait_and_test(ours):
     assert operation.right()
 
 
-# -- while nobody calls mpicoll
+# -- while no thread calls mpicoll
 
 need_thread = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE")
 
@@ -197,7 +197,7 @@ def test_a_program_that_needs_asynchronous_progress(threaded, n):
 
 @need_thread
 def test_progress_while_the_program_computes(threaded):
-    """Nobody calls MPI, and yet all is there."""
+    """Operations complete though no rank calls MPI."""
     operations = several(threaded, 4)
     time.sleep(0.5)
     until = time.monotonic() + 10

@@ -25,9 +25,9 @@ KERNELS = {(name, op) for group, names in ops.TYPES.items() for name in names fo
 
 
 def compare(comm, method, form, cells):
-    """Ours takes a pair where MPI's own takes it, and gives the same.
+    """Check that mpicoll takes the pairs that MPI itself takes, and gives the same results.
 
-    Asked is MPI's nonblocking form, which serves here: Intel MPI's Allreduce of REAL16 ends the process.
+    MPI's side runs its nonblocking form, since Intel MPI's Allreduce of REAL16 ends the process.
     """
     ours, types = mpicoll.Comm(comm), operators.datatypes()
     has_result = comm.rank == 0 if method == "Reduce" else comm.rank > 0 or method != "Exscan"
@@ -54,7 +54,7 @@ def test_in_every_form_of_every_reduction(comm, method, form):
 
 
 def written(mpi):
-    """The pairs of which docs/OPERATORS.md says that they run native on an MPI."""
+    """Return the pairs that docs/OPERATORS.md says run natively on an MPI."""
     head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in PAGE.splitlines() if line.startswith("|"))
     native = head.index(f"native on {mpi}")
     every = ((row[1].split(), row[native].split()) for row in rows)

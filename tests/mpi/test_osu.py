@@ -31,7 +31,7 @@ def invoke(*words: str):
 
 
 def rows(comm, *words: str) -> list[tuple[int, list[float], str | None]]:
-    """Each line's size, numbers and validation, on rank 0; none elsewhere, where nothing may be said."""
+    """Return each line's size, numbers and validation on rank 0, and an empty list on ranks that print nothing."""
     done = invoke(*words)
     assert done.exit_code == 0, done.output
     if comm.rank:
@@ -43,7 +43,7 @@ def rows(comm, *words: str) -> list[tuple[int, list[float], str | None]]:
 
 
 def headings(line: str) -> list[str]:
-    """Those of one line, which lie two blanks apart."""
+    """Return the headings of one line, which two or more blanks separate."""
     return re.split(r" {2,}", line)
 
 

@@ -42,7 +42,7 @@ def ours(comm, engine):
 
 @pytest.fixture
 def alone(comm, engine, monkeypatch):
-    """A Comm that no progress thread looks after."""
+    """Yield a Comm that no progress thread serves."""
     monkeypatch.setenv("MPICOLL_PROGRESS", "0")
     wrapped = mpicoll.Comm(comm)
     with wrapped.using(engine=engine):
@@ -79,7 +79,7 @@ class Mixed:
             mpicoll.Prequest.Startall(self.requests)
 
     def check(self):
-        """All is there, and each request is what MPI has it be after completion."""
+        """Check that all messages arrived, and that each request is as MPI leaves it after completion."""
         with Checks() as checks:
             for call in self.calls:
                 checks.call(call)
@@ -98,7 +98,7 @@ def all_tested(of, requests):
 
 
 def completed_singly(complete_next):
-    """Completion by what names one request at a time, until it names none."""
+    """Return a function that completes requests by a call that names one at a time, until it names none."""
 
     def complete(of, requests):
         done = []
@@ -113,7 +113,7 @@ def completed_singly(complete_next):
 
 
 def some_by(name):
-    """Completion by what names several requests at a time."""
+    """Return a function that completes requests by a call that names several at a time."""
 
     def complete(of, requests):
         done = []
@@ -139,7 +139,7 @@ WAYS = {
 
 
 def ask(of, request):
-    """Get_status says when it is complete, and leaves it to Wait."""
+    """Poll Get_status until it returns true, then complete the request by Wait."""
     while not of.Get_status(request):
         time.sleep(0)
     request.Wait()
@@ -169,7 +169,7 @@ def test_a_list_of_mpis_own_with_null_requests(ours, form):
 
 
 def _until(look):
-    """The messages that the calls of a lower-case function bring, until there is nothing left to wait for."""
+    """Return the messages that a lower-case function returns, until none is left."""
     messages = []
     while (received := look()) is not None:
         messages.extend(received)
@@ -228,7 +228,7 @@ def test_every_collective_by_itself(alone, form):
 
 
 def started(comm, form, n=5):
-    """An allreduce under way: (request, what arrives)."""
+    """Return an allreduce in flight: (request, the expected result)."""
     got = np.full(n, -1.0)
     if form == NONBLOCKING:
         return comm.Iallreduce(np.ones(n), got), got
@@ -242,7 +242,7 @@ def describe(status):
 
 
 def test_statuses(ours, form):
-    """No source, no tag, no data, no error, whoever asks; an inactive request gives an empty one, as MPI's do."""
+    """No source, no tag, no data, no error, by every call; an inactive request gives an empty status, as MPI's do."""
     empty = (MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.SUCCESS, False)
     for ended in (lambda r, s: r.Wait(s), lambda r, s: mpicoll.Request.Waitall([r], [s]),
                   lambda r, s: mpicoll.Request.Waitany([r], s)):
@@ -279,7 +279,7 @@ def test_a_request_is_what_mpis_own_is(ours, form):
 
 
 def misused(call, words):
-    """A misuse is refused in these words, with MPI's class for it."""
+    """Check that a misuse is refused in these words, with MPI's class for it."""
     with pytest.raises(RequestError) as caught:
         call()
     assert isinstance(caught.value, MPI.Exception) and caught.value.Get_error_class() == MPI.ERR_REQUEST
@@ -314,7 +314,7 @@ def test_buffers_live_as_long_as_requests_of_mpis_own(comm, form):
             arrays = [weakref.ref(memory) for memory in (call.sent, call.received) if memory is not None]
             request = call.start(ours, form)
             del call
-            checks.that(all(array() is not None for array in arrays), method, "under way")
+            checks.that(all(array() is not None for array in arrays), method, "in flight")
             complete(request)
             del request
             checks.that(all(array() is None for array in arrays), method, "complete")

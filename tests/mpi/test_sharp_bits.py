@@ -10,7 +10,7 @@ import sharp_bits
 
 @pytest.fixture
 def environment():
-    """The variables are afterwards what they were."""
+    """Yield, then restore the environment variables."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -20,6 +20,6 @@ def environment():
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("heading", sharp_bits.examples(alone=False))
 def test_example(comm, heading):
-    """On a communicator of its own."""
+    """Run an example on a communicator of its own."""
     program = sharp_bits.beginning() + sharp_bits.examples(alone=False)[heading]
     exec(compile(program.replace("MPI.COMM_WORLD", "WORLD"), heading, "exec"), {"WORLD": comm})

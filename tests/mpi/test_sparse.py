@@ -84,7 +84,7 @@ def test_arrays_arrive_as_they_were_sent(ours, exchange, array):
 
 
 def test_values_that_may_be_sent(ours):
-    """Lists, NumPy's integers as ranks, MPI.PROC_NULL as nobody, and this rank itself, of which a copy comes."""
+    """Lists, NumPy's integers as ranks, MPI.PROC_NULL, and this rank itself, which gets a copy."""
     mine = np.arange(3)
     received = ours.Sparse_alltoall({np.int32(ours.rank): mine, MPI.PROC_NULL: [1, 2]})
     assert list(received) == [ours.rank] and (received[ours.rank] == mine).all()

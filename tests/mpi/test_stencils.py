@@ -21,7 +21,7 @@ OTHER = [name for name in NAMES if name not in EQUAL]
 
 
 def around(dimensions):
-    """The offsets of all ranks around one."""
+    """Return the offsets of all ranks around one."""
     return [offset for offset in product((-1, 0, 1), repeat=dimensions) if any(offset)]
 
 
@@ -37,7 +37,7 @@ STENCILS = {
 
 
 def stencil(comm, name):
-    """A communicator of that stencil, on a grid of all ranks."""
+    """Return a communicator of that stencil, on a grid of all ranks."""
     periods, offsets = STENCILS[name]
     grid = comm.Create_cart(MPI.Compute_dims(comm.size, len(periods)), periods)
     graph = grid.Create_stencil(offsets)
@@ -83,7 +83,7 @@ def test_blocks_travel_in_few_messages(ours, name):
 
 @parametrize("name", STENCILS)
 def test_equals_the_builtin(ours, name):
-    """By auto and both. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ: it is left out there."""
+    """All give the MPI's result. Open MPI 5.0.11 raises ERR_TRUNCATE if degrees differ, so it is skipped there."""
     has_builtin = MPI.get_vendor()[0] != "Open MPI" or ours.size == 1
     graph = stencil(ours, name)
     with Checks() as checks:

@@ -26,18 +26,18 @@ pytestmark = pytest.mark.skipif(not THREADED, reason="needs MPI_THREAD_MULTIPLE"
 
 @pytest.fixture(params=[True, False], ids=["thread", "no-thread"])
 def ours(comm, request, monkeypatch):
-    """A Comm with the progress thread and without."""
+    """Return a Comm with the progress thread or without."""
     monkeypatch.setenv("MPICOLL_PROGRESS", str(int(request.param)))
     return mpicoll.Comm(comm)
 
 
 def total(comm, n, i):
-    """(send, receive, what is right) of a sum that no other call has."""
+    """Return (send, receive, the expected result) of a sum that differs from every other call's."""
     return np.full(n, float(i + comm.rank)), np.zeros(n), comm.size * i + comm.size * (comm.size - 1) / 2
 
 
 def mixed_calls(comm, n, times):
-    """Blocking, nonblocking and persistent calls, one after the other and several in flight."""
+    """Return a function that makes blocking, nonblocking and persistent calls, in sequence and several in flight."""
 
     def work():
         send, got = np.zeros(n), np.zeros(n)
@@ -185,7 +185,7 @@ def test_first_requests_of_threads_have_one_communicator(monkeypatch):
 
 
 def test_persistent_collectives_of_one_rank_and_of_all_are_made_at_once(comm):
-    """Each makes a communicator for its tags; Intel MPI's Idup of one rank stands still beside another thread's.
+    """Each makes a communicator for its tags; Intel MPI's Idup of one rank hangs beside another thread's.
 
     MPICH's own crashes beside another thread that makes a communicator.
     """

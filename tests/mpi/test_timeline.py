@@ -27,7 +27,7 @@ P = MPI.COMM_WORLD.size
 
 
 def slices(timeline, category):
-    """The slices of a category on all ranks; none but on rank 0."""
+    """Return the slices of a category on all ranks; none but on rank 0."""
     events = timeline.trace["traceEvents"] if timeline.trace else []
     return [event for event in events if event["ph"] == "X" and event["cat"] == category]
 
@@ -128,7 +128,7 @@ def test_a_recorded_call_stays_on_the_fast_path():
 
 
 def rows(timeline):
-    """The calls of rank 0's timeline, and their messages on each rank, without times; by name, sequence and start."""
+    """Return rank 0's calls and their messages on each rank, without times; by name, sequence and start."""
     events = timeline.trace["traceEvents"] if timeline.trace else []
     key = lambda event: (event["pid"], *(event["args"][name] for name in ("communicator", "call", "start")))
     calls = {key(e): (e["name"], e["args"]) for e in events if e["ph"] == "X" and e["cat"] == "collective"}

@@ -31,7 +31,7 @@ def work():
 
 @pytest.fixture
 def recorded(comm, work):
-    """recorded(name): this rank's record, and on rank 0 the page's step and the steps of all ranks, else None."""
+    """Return recorded(name): this rank's record, and on rank 0 the page's step and all ranks' steps, else None."""
 
     def run(name):
         gc.collect()
@@ -85,7 +85,7 @@ def test_phases_are_on_every_rank_in_order(comm, recorded, name):
 
 
 def check_activations(entry):
-    """Each rank has those of its part of the batch after the forward pass, and none after the backward pass."""
+    """Check that each rank holds its activations after the forward pass, and none after the backward pass."""
     whole, held = entry["whole"][ACTIVATIONS], np.array(entry["held"])[:, :, ACTIVATIONS]
     forward, backward = (held[events(entry).index(("phase", ENDS, name))] for name in ("forward", "backward"))
     assert forward.sum() == whole and (forward < whole).all() and (forward == held.max(axis=0)).all()

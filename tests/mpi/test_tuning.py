@@ -27,7 +27,7 @@ from mpicoll.selection.tables import SCHEMA, layout, library
 
 @pytest.fixture
 def tuned(comm, monkeypatch, tmp_path):
-    """A communicator under a table of these rules, measured here or as said."""
+    """Yield a function that makes a communicator under a table of these rules, whose fields are as measured here."""
     for module in (tables, agreement):
         monkeypatch.setattr(module, "READ", {})
 

@@ -127,7 +127,7 @@ def test_the_function_gets_the_caller_s_datatype(ours, comm):
 
 @pytest.mark.mpi(min_size=2, max_size=2)  # both fold
 def test_an_error_behind_the_function_is_raised_once(ours, comm, monkeypatch):
-    """By the call in which it was."""
+    """The call in which the error occurred raises it."""
     failing = []
 
     def apply(op):

@@ -19,14 +19,14 @@ class Agreement:
         self.rank, self.size = self.comm.rank, self.comm.size
 
     def table(self, row: Sequence[int], seconds: float = math.inf) -> list[list[int]]:
-        """Every rank's row, on every rank."""
+        """Return every rank's row, on every rank."""
         mine = np.array(row, dtype=np.int64)
         everyone = np.empty((self.size, mine.size), dtype=np.int64)
         self._finish(self.comm.Iallgather(mine, everyone), seconds)
         return everyone.tolist()
 
     def texts(self, text: str, seconds: float = math.inf) -> list[str]:
-        """Every rank's text, on rank 0; elsewhere an empty list."""
+        """Return every rank's text on rank 0, and an empty list elsewhere."""
         data = bytearray(text.encode(errors="replace")[:TEXT_LIMIT])
         lengths = [length for (length,) in self.table([len(data)], seconds)]
         if self.rank:

@@ -16,7 +16,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.dispatch.methods import METHODS, Method
 from mpicoll.errors import PreconditionError
-from mpicoll.schedules.collectives import COLLECTIVES, Collective, base_collective, everybody
+from mpicoll.schedules.collectives import COLLECTIVES, Collective, base_collective, from_all_ranks
 from mpicoll.schedules.grouping import uneven
 from mpicoll.schedules.nested import Of
 from mpicoll.schedules.parameters import Groups
@@ -57,8 +57,8 @@ def roots(name: str, *ranks: int) -> tuple[int, ...]:
 EQUAL_METHODS = tuple(name for name, m in METHODS.items() if m.takes and m.collective in COLLECTIVES)   # with buffers
 REDUCING = tuple(name for name in EQUAL_BLOCKS if meaning(name).reduces)
 REDUCING_METHODS = tuple(name for name in EQUAL_METHODS if meaning(name).reduces)
-AVERAGED = tuple(name for name in REDUCING if meaning(name).covers is everybody)        # take mpicoll.AVG
-AVERAGED_METHODS = tuple(name for name in REDUCING_METHODS if meaning(name).covers is everybody)
+AVERAGED = tuple(name for name in REDUCING if meaning(name).covers is from_all_ranks)        # take mpicoll.AVG
+AVERAGED_METHODS = tuple(name for name in REDUCING_METHODS if meaning(name).covers is from_all_ranks)
 
 
 # -- algorithms

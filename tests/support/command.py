@@ -23,7 +23,7 @@ def good(*words: object) -> str:
 
 
 def refused(*words: object, status: int = 2) -> str:
-    """The one line of its error."""
+    """Return the one line of its error."""
     result = run(*words)
     assert (result.exit_code, result.stdout) == (status, ""), result.output
     line, end = result.stderr[:-1], result.stderr[-1:]

@@ -57,7 +57,7 @@ def column(rows: int, width: int) -> Iterator[MPI.Datatype]:
 
 @differing
 def another_type_at_the_root(comm):
-    """The root passes three pairs, the others six numbers."""
+    """Let the root pass three pairs and the others six numbers."""
     got, two = empty(6, "i"), MPI.INT.Create_contiguous(2).Commit()
     if comm.rank == last(comm):
         got[:] = mine(6, comm, "i")
@@ -70,7 +70,7 @@ def another_type_at_the_root(comm):
 
 @differing
 def vector_broadcast(comm):
-    """The root sends a vector datatype, the others receive contiguous memory."""
+    """Let the root send a vector datatype and the others receive contiguous memory."""
     got = mine(5, comm)
     with column(3, 2) as datatype:
         if comm.rank == last(comm):
@@ -82,7 +82,7 @@ def vector_broadcast(comm):
 
 @differing
 def vector_received(comm):
-    """The root sends contiguous memory, the others receive a vector datatype."""
+    """Let the root send contiguous memory and the others receive a vector datatype."""
     got = empty(9)
     with column(3, 4) as datatype:
         if comm.rank == last(comm):
@@ -114,7 +114,7 @@ def interleaved_columns(comm):
 
 @differing
 def large_vector(comm):
-    """The blocks are long enough for chunks."""
+    """Broadcast blocks that are long enough for chunks."""
     p, n = comm.size, 30_000
     got = empty(n * p).reshape(n, p)
     with column(n, p) as received:
@@ -124,7 +124,7 @@ def large_vector(comm):
 
 @differing
 def pairs_short_of_their_padding(comm):
-    """DOUBLE_INT is in memory that ends with the last index, without the last padding."""
+    """Receive DOUBLE_INT in memory that ends with the last index, without the last padding."""
     send, got = np.zeros(28, "u1"), np.zeros(28, "u1")
     send[:8].view("d")[:], send[8:12].view("i")[:] = comm.rank % 3, comm.rank
     send[16:24].view("d")[:], send[24:28].view("i")[:] = -comm.rank, comm.rank

@@ -14,7 +14,7 @@ DATA = Path(__file__).resolve().parents[1] / "unit" / "data"
 
 
 def compare(text: str, name: str) -> None:
-    """With DATA/name, blanks at ends of lines left out."""
+    """Compare with DATA/name, without blanks at ends of lines."""
     text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     file = DATA / name
     if os.environ.get("MPICOLL_REWRITE"):

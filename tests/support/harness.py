@@ -54,15 +54,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def install(config: pytest.Config) -> None:
-    """Registers the harness, after the terminal reporter, which it silences everywhere but on rank 0."""
+    """Register the harness, after the terminal reporter, which it silences everywhere but on rank 0."""
     config.option.with_mpi = True      # pytest-mpi's own switch
     keep_apart(config)
     config.pluginmanager.register(Harness(config), PLUGIN)
 
 
 def keep_apart(config: pytest.Config) -> None:
-    """Gives this rank a root for pytest's temporary directories: where ranks share one, they tidy it at the same time,
-    and one fails on a link that another has just removed."""
+    """Give this rank a root for pytest's temporary directories.
+
+    Ranks that share a root tidy it at the same time, and one fails on a link that another has just removed.
+    """
     root = tempfile.mkdtemp(prefix="pytest-of-")
     os.environ["PYTEST_DEBUG_TEMPROOT"] = root
     config.add_cleanup(partial(shutil.rmtree, root, ignore_errors=True))
@@ -70,7 +72,7 @@ def keep_apart(config: pytest.Config) -> None:
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest):
-    """A communicator of all ranks that belongs to this test alone."""
+    """Return a communicator of all ranks that belongs to this test alone."""
     return request.config.pluginmanager.get_plugin(PLUGIN).private_communicator()
 
 
@@ -127,7 +129,7 @@ class Harness:
         return all(b.get("min_size", 1) <= self.size <= b.get("max_size", math.inf) for b in bounds)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Ends the run if the ranks are about to run different tests."""
+        """End the run if the ranks are about to run different tests."""
         names = [item.nodeid for item in session.items]
         digest = hashlib.sha256("\n".join([*names, str(session.testsfailed)]).encode()).digest()
         row = [len(names), session.testsfailed, int.from_bytes(digest[:7], "big")]
@@ -172,12 +174,12 @@ class Harness:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Teardown may hold collective calls: it begins once every rank has come out of the test."""
+        """Begin the teardown, which may make collective calls, once every rank has left the test."""
         if FAILED not in self._outcomes(item, self.reports):
             self._note_unreceived()
 
     def _note_unreceived(self) -> None:
-        """Fails a test that did not receive what it was sent: all ranks have come out of it by now."""
+        """Fail a test that left a message unreceived; all ranks have left it by now."""
         status = self.MPI.Status()
         for comm in self.communicators:
             if comm != self.MPI.COMM_NULL and any(comm.Iprobe(status=status) for _ in range(3)):
@@ -187,7 +189,7 @@ class Harness:
                                  f"from rank {status.source}, tag {status.tag}, that it did not receive")
 
     def _outcomes(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> list[int]:
-        """Every rank's outcome. A rank that failed waits only so long for the others."""
+        """Return every rank's outcome. A rank that failed waits only for a limited time for the others."""
         mine = outcome_of(reports)
         self.waiting = True
         try:
@@ -200,7 +202,7 @@ class Harness:
             self.waiting = False
 
     def _agree(self, item: pytest.Item, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
-        """The reports that all ranks log: this rank's own, made to fail if another rank's did."""
+        """Return the reports that all ranks log: this rank's own, changed to a failure if another rank's failed."""
         codes = self._outcomes(item, reports)
         if len(set(codes)) == 1 and codes[0] != FAILED:
             return reports
@@ -228,8 +230,10 @@ class Harness:
         return reports
 
     def _release_communicators(self, failed: bool) -> None:
-        """Frees them if all is well. After a failure they may hold messages, which would pass to the next
-        communicator that MPI gives the same identity: then they are left alone."""
+        """Free communicators if no test failed.
+
+        After a failure they may hold messages, which would pass to the next communicator with the same identity.
+        """
         self.any_failed |= failed
         for comm in [] if failed else self.communicators:
             if comm != self.MPI.COMM_NULL:
@@ -240,8 +244,10 @@ class Harness:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_timeout_set_timer(self, item: pytest.Item, settings) -> bool:
-        """pytest-timeout's timer, but it reports on every rank. The one of faulthandler needs no interpreter
-        lock: it ends a rank that hangs inside native code which holds the lock."""
+        """Set a timer that reports on every rank, in place of pytest-timeout's; return True.
+
+        The timer of faulthandler needs no interpreter lock: it ends a rank that hangs in native code holding it.
+        """
         timer = threading.Timer(settings.timeout, self._expire, (item, settings.timeout))
         timer.daemon = True
         faulthandler.dump_traceback_later(settings.timeout + 3 * DUMP_SECONDS, exit=True, file=self.stderr)
@@ -268,7 +274,7 @@ class Harness:
         self.abort("pytest itself failed", str(excrepr))
 
     def pytest_unconfigure(self) -> None:
-        """Ends a rank that cannot leave MPI_Finalize, for instance since a test left a message behind."""
+        """End a rank that cannot leave MPI_Finalize, for instance since a test left a message behind."""
         seconds = FINALIZE_SECONDS / (6 if self.any_failed else 1)
         faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
 
@@ -277,7 +283,7 @@ class Harness:
         os.write(self.stderr.fileno(), message.encode(errors="replace"))
 
     def abort(self, headline: str, text: str = "") -> None:
-        """Prints and ends all ranks, from whatever thread, whatever the others are doing."""
+        """Print and end all ranks, from any thread, whatever the others do."""
         self.say(headline, text)
         time.sleep(1.0)         # the launcher forwards what was printed only while it runs
         threading.Timer(3.0, os._exit, (1,)).start()
@@ -294,9 +300,9 @@ def keep(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.It
 
 def sample(items: list[pytest.Item], fraction: float, seed: int, size: int,
            of_each: bool = False) -> list[pytest.Item]:
-    """A part of the tests that depends on their names and the seed only, and all `unsampled` ones.
+    """Return a part of the tests that depends on their names and the seed only, and all `unsampled` ones.
 
-    At least one is in it; of_each: at least one of each function.
+    The part has at least one test; with of_each, at least one of each function.
     """
     def always(item: pytest.Item) -> bool:
         mark = item.get_closest_marker("unsampled")

@@ -18,7 +18,7 @@ __all__ = ["FORMS", "in_form"]
 
 @cache
 def in_form(base: type, form: str) -> type:
-    """A subclass of a communicator class, or the class itself for the blocking form; `times` it makes each call."""
+    """Return a communicator class whose blocking methods run in a form; `times` counts the runs of each call."""
     if form == BLOCKING:
         return base
     carry_out = _nonblocking if form == NONBLOCKING else _persistent
@@ -41,7 +41,7 @@ def _nonblocking(start: Callable[..., MPI.Request], args: Sequence[Any], kwargs:
 
 
 def _persistent(make: Callable[..., MPI.Prequest], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Twice, the second time from the same memory: a request that keeps what it read first would differ."""
+    """Run a persistent request twice on the same memory, to find a request that keeps what it first read."""
     request = make(*args, **kwargs)
     assert isinstance(request, MPI.Prequest)
     assert request != MPI.REQUEST_NULL
@@ -60,7 +60,7 @@ def _persistent(make: Callable[..., MPI.Prequest], args: Sequence[Any], kwargs: 
 
 
 def _bytes(argument: Any) -> np.ndarray | None:
-    """The memory of a buffer argument, where it has one."""
+    """Return the memory of a buffer argument, None if it has none."""
     if isinstance(argument, list | tuple):
         argument = argument[0] if argument else None
     try:

@@ -30,7 +30,7 @@ Cell = tuple[str, str]  # datatype, operator
 
 
 def datatypes() -> dict[str, MPI.Datatype]:
-    """Every predefined datatype that mpi4py names and this MPI has, once, by its first name."""
+    """Return every predefined datatype that mpi4py names and this MPI has, once, by its first name."""
     named: dict[int, tuple[str, MPI.Datatype]] = {}
     for name, value in vars(MPI).items():
         if isinstance(value, MPI.Datatype) and value != MPI.DATATYPE_NULL and value.Get_size():
@@ -39,12 +39,12 @@ def datatypes() -> dict[str, MPI.Datatype]:
 
 
 def cells() -> list[Cell]:
-    """All pairs."""
+    """Return all pairs."""
     return [(name, op) for name in datatypes() for op in ALL]
 
 
 def contribution(datatype: MPI.Datatype, n: int, rank: int) -> np.ndarray:
-    """Small numbers that differ between ranks, as bytes; where NumPy has no such type, small bytes."""
+    """Return small numbers that differ between ranks, as bytes; small bytes if NumPy has no such type."""
     memory = np.zeros(n * datatype.Get_extent()[1], np.uint8)
     dtype = facts(datatype).dtype
     if dtype is None:
@@ -79,7 +79,7 @@ def call(method: str, form: str, comm: MPI.Intracomm, datatype: MPI.Datatype, op
 
 
 def native(method: str, form: str, comm: MPI.Intracomm, datatype: MPI.Datatype, op: MPI.Op) -> np.ndarray | None:
-    """The answer of MPI's own, None where it refuses the pair."""
+    """Return the result of MPI's own collective, None if it refuses the pair."""
     try:
         return call(method, form, comm, datatype, op)
     except MPI.Exception as error:
@@ -91,7 +91,7 @@ def native(method: str, form: str, comm: MPI.Intracomm, datatype: MPI.Datatype, 
 def ours(
     method: str, form: str, comm: mpicoll.Comm, datatype: MPI.Datatype, op: MPI.Op
 ) -> tuple[str, np.ndarray | None]:
-    """(the algorithm that served, what it gave), or refused."""
+    """Return (the algorithm that served, its result), or refused."""
     with comm.trace() as records:
         try:
             got = call(method, form, comm, datatype, op)
@@ -102,7 +102,7 @@ def ours(
 
 
 def version() -> str:
-    """This MPI's name and version."""
+    """Return this MPI's name and version."""
     vendor, numbers = MPI.get_vendor()
     return f"{vendor} {'.'.join(map(str, numbers))}"
 

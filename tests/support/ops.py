@@ -54,8 +54,10 @@ def present(name: str) -> bool:
 
 
 def values(n: int, rank: int, dtype: Any, op: str = "SUM") -> np.ndarray:
-    """Whole numbers of which sixteen ranks' add up and multiply exactly in any dtype. MPI does not say what an
-    overflow gives, and some builtins stop at the largest number."""
+    """Return whole numbers whose sums and products over sixteen ranks are exact in any dtype.
+
+    MPI does not define the result of an overflow, and some builtins stop at the largest number.
+    """
     base = (np.arange(n) * 5 + rank * 7) % 11
     if op in LOGICAL:
         return (base % 3).astype(dtype)
@@ -69,7 +71,7 @@ def values(n: int, rank: int, dtype: Any, op: str = "SUM") -> np.ndarray:
 
 
 def pairs(n: int, rank: int, dtype: Any) -> np.ndarray:
-    """MPI's pairs, with equal values on several ranks."""
+    """Return MPI's pairs, with equal values on several ranks."""
     elements = np.zeros(n, np.dtype([("value", dtype), ("index", "i")], align=True))
     elements["value"] = (np.arange(n) + rank * 3) % 4 - 1
     elements["index"] = (rank * 5 + np.arange(n)) % 7
@@ -77,7 +79,7 @@ def pairs(n: int, rank: int, dtype: Any) -> np.ndarray:
 
 
 def maker(group: str, name: str, op: str) -> Any:
-    """The data of one rank for a type and operator, as a function of (n, rank)."""
+    """Return the data of one rank for a type and operator, as a function of (n, rank)."""
     dtype = TYPES[group][name]
     if group == "multi-language":       # Open MPI compares OFFSET without its sign
         return lambda n, rank: abs(values(n, rank, dtype, op))
@@ -90,42 +92,42 @@ MODULUS = 97
 
 
 def _affine(a: Any, b: Any, datatype: MPI.Datatype) -> None:
-    """Maps x → ux + v modulo 97, two to an int64, composed: associative, and order matters."""
+    """Compose maps x → ux + v modulo 97, two to an int64: associative, not commutative."""
     f, g = np.frombuffer(a, np.int64), np.frombuffer(b, np.int64)
     g[:] = compose(f, g)
 
 
 def compose(f: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """f after g."""
+    """Return the composition x → f(g(x))."""
     (u, v), (s, t) = divmod(f, MODULUS), divmod(g, MODULUS)
     return (u * s % MODULUS) * MODULUS + (u * t + v) % MODULUS
 
 
 def maps(n: int, rank: int) -> np.ndarray:
-    """One map per element, invertible and different on every rank."""
+    """Return one map per element, invertible and different on every rank."""
     return (np.arange(n) % 90 + rank + 2) * MODULUS + (np.arange(n) * 7 + rank * 3) % MODULUS
 
 
 def _product(a: Any, b: Any, datatype: MPI.Datatype) -> None:
-    """2 × 2 matrices modulo 97, four int64 to one element."""
+    """Multiply 2 × 2 matrices modulo 97, four int64 to one element."""
     x, y = (np.frombuffer(m, np.int64).reshape(-1, 2, 2) for m in (a, b))
     y[:] = x @ y % MODULUS
 
 
 def matrices(n: int, rank: int) -> np.ndarray:
-    """n matrices of one rank, flat."""
+    """Return n matrices of one rank, flat."""
     return (np.arange(4 * n) * 5 + rank * 17 + 3) % MODULUS
 
 
 def _add(a: Any, b: Any, datatype: MPI.Datatype) -> None:
-    """Addition modulo 251: commutative."""
+    """Add modulo 251: commutative."""
     x, y = np.frombuffer(a, np.int64), np.frombuffer(b, np.int64)
     y[:] = (x + y) % 251
 
 
 @contextmanager
 def user_op(function: Any, commute: bool = False) -> Iterator[MPI.Op]:
-    """A user operator, freed at the end."""
+    """Yield a user operator and free it at the end."""
     op = MPI.Op.Create(function, commute)
     try:
         yield op
@@ -194,7 +196,7 @@ def combined(op: str, parts: Sequence[np.ndarray]) -> np.ndarray:
 
 @contextmanager
 def matrix_type() -> Iterator[MPI.Datatype]:
-    """The datatype of one 2 × 2 matrix."""
+    """Yield the datatype of one 2 × 2 matrix."""
     datatype = MPI.INT64_T.Create_contiguous(4).Commit()
     try:
         yield datatype

@@ -52,7 +52,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(slurm, tmp_path) -> Run:
-    """run(word, …) is what a command prints, in a directory with a site's file; the exit status is to be `status`."""
+    """Return run(word, …): run a command beside a site's file, which has to exit with `status`; return its output."""
 
     def start(*words: object, status: int = 0) -> str:
         done = subprocess.run([*map(str, words)], cwd=tmp_path, env=slurm.environment, timeout=LIMIT, text=True,
@@ -80,7 +80,7 @@ def jobs(run: Run, *words: object, status: int = 0) -> str:
 
 
 def steps(run: Run, directory: str) -> dict[str, str]:
-    """The state of every step."""
+    """Return the state of every step."""
     return {step["step"]: step["state"] for step in json.loads(jobs(run, "status", "--json", directory))["steps"]}
 
 

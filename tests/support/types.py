@@ -84,13 +84,13 @@ def committed(recipe: Recipe) -> Iterator[MPI.Datatype]:
 
 
 def darray() -> MPI.Datatype:
-    """A part of a matrix dealt out cyclically: a kind that only MPI's own Pack knows."""
+    """Return the datatype of a cyclically distributed part of a matrix, which only MPI's own Pack handles."""
     cyclic, none = MPI.DISTRIBUTE_CYCLIC, MPI.DISTRIBUTE_DFLT_DARG
     return MPI.DOUBLE.Create_darray(4, 1, [4, 6], [cyclic] * 2, [none] * 2, [2, 2]).Commit()
 
 
 def span(datatype: MPI.Datatype, n: int) -> tuple[int, int]:
-    """First and end byte of n elements, from where they are said to be."""
+    """Return the first and end byte of n elements, relative to the buffer's address."""
     (_, extent), (lb, length) = datatype.Get_extent(), datatype.Get_true_extent()
     far = max(n - 1, 0) * extent
     return min(far, 0) + lb, max(far, 0) + lb + length
@@ -107,7 +107,7 @@ class Room:
         self.address = MPI.Get_address(self.bytes) + 8 - low
 
     def placed(self, datatype: MPI.Datatype) -> MPI.Datatype:
-        """The datatype at its address in this memory, to be used with MPI.BOTTOM."""
+        """Return the datatype at its address in this memory, for use with MPI.BOTTOM."""
         moved = datatype.Create_hindexed([1], [self.address])
         same = moved.Create_resized(*datatype.Get_extent())
         moved.Free()

@@ -24,13 +24,13 @@ TOLERANCES = {
     torch.float16: {"rtol": 2e-3, "atol": 2e-4},
     torch.bfloat16: {"rtol": 2e-2, "atol": 2e-3},
 }
-LIMIT = timedelta(seconds=50)       # less than a test's: who waits in vain says for what
+LIMIT = timedelta(seconds=50)       # less than a test's: a rank that waits reports for what
 torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def world():
-    """The default group, mpicoll's."""
+    """Yield the default group, mpicoll's."""
     dist.init_process_group("mpicoll", timeout=LIMIT)
     yield dist.group.WORLD
     dist.destroy_process_group()
@@ -38,13 +38,13 @@ def world():
 
 @pytest.fixture(scope="session")
 def gloo(world):
-    """A group of all ranks, Gloo's."""
+    """Return a group of all ranks, Gloo's."""
     return dist.new_group(backend="gloo", timeout=LIMIT)
 
 
 @pytest.fixture
 def ours(world):
-    """A group of all ranks, mpicoll's, for this test alone: ranks compare the first calls of a group."""
+    """Yield a group of all ranks, mpicoll's, for this test alone: ranks compare the first calls of a group."""
     group = dist.new_group(timeout=LIMIT)
     yield group
     dist.destroy_process_group(group)
@@ -69,7 +69,7 @@ def served(world):
 
 @pytest.fixture(scope="session")
 def meshes(world):
-    """meshes(2, 2) gives a mesh of that shape whose groups are mpicoll's, and one of Gloo's; made once.
+    """Return meshes(2, 2): a mesh of that shape whose groups are mpicoll's, and another of Gloo's, created once.
 
     Their dimensions have other names: to torch, meshes of one shape and the same names are one and the same.
     """
@@ -91,7 +91,7 @@ def meshes(world):
 
 @pytest.fixture(scope="session")
 def agree(ranks):
-    """agree(ours, theirs) holds values in any nesting against each other: to the last bit on two ranks or one.
+    """Return agree(ours, theirs): compare values in any nesting; to the last bit on two ranks or one.
 
     ``summed`` is the type that sums were rounded to on their way to the values, where that isn't the values' own.
     """
@@ -112,7 +112,7 @@ def agree(ranks):
 
 @pytest.fixture
 def directory(world, rank):
-    """A directory that all ranks see; rank 0 makes it and removes it."""
+    """Yield a directory that all ranks see; rank 0 makes it and removes it."""
     path = [tempfile.mkdtemp(prefix="mpicoll-tests-") if rank == 0 else None]
     dist.broadcast_object_list(path)
     yield Path(path[0])

@@ -157,7 +157,7 @@ class Rank:
 
 
 def read(results: Path) -> Outcomes:
-    """Outcomes by test; a test that was begun and did not end has failed."""
+    """Return outcomes by test; a test that began and did not end has failed."""
     outcomes: Outcomes = {}
     for line in results.read_text().splitlines() if results.exists() else ():
         name, outcome, why = json.loads(line)
@@ -189,7 +189,7 @@ def launched(backend: str, ranks: int, pattern: str, directory: Path, name: str 
 
 
 def compared(ours: Outcomes, theirs: Outcomes) -> Outcomes:
-    """Ours; what only they pass has failed."""
+    """Return our outcomes, with tests that Gloo passes and mpicoll skips as failed."""
     for name, (outcome, _) in theirs.items():
         mine, reason = ours.get(name, (SKIPPED, "not run"))
         if outcome == PASSED and mine == SKIPPED:

@@ -18,7 +18,7 @@ COUNT = 6
 
 @pytest.fixture
 def shuffled(monkeypatch, rank):
-    """Futures complete late, and in an order of each rank's own."""
+    """Complete futures late, and in an order that differs by rank."""
     tell, timers, draw = work.Work._tell, [], torch.Generator().manual_seed(rank)
 
     def late(self, future):
@@ -32,7 +32,7 @@ def shuffled(monkeypatch, rank):
 
 
 def reduced(size, group):
-    """A future of the sum of a tensor of ones."""
+    """Return a future of the sum of a tensor of ones."""
     return dist.all_reduce(torch.ones(size), group=group, async_op=True).get_future()
 
 
@@ -71,7 +71,7 @@ def test_callbacks_that_wait_for_collectives(ours, ranks, shuffled):
 
 
 def test_callbacks_of_operations_that_callbacks_started(ours, ranks, shuffled):
-    """Three levels, and nobody waits for one before the last is over."""
+    """Three levels of callbacks, and no thread waits before the last level is over."""
     left, over, wrong = [COUNT * 2], threading.Event(), []
 
     def check(tensor, size):
@@ -185,6 +185,6 @@ def test_power_sgd_of_several_buckets(ours, rank):
     dist.all_reduce(means, dist.ReduceOp.AVG, group=ours)
     assert means[-1] < 0.9 * means[0]
     mine = nn.utils.parameters_to_vector(net.parameters()).detach()
-    everybodys = [torch.empty_like(mine) for _ in range(ours.size())]
-    dist.all_gather(everybodys, mine, group=ours)
-    assert all(torch.equal(other, mine) for other in everybodys)
+    gathered = [torch.empty_like(mine) for _ in range(ours.size())]
+    dist.all_gather(gathered, mine, group=ours)
+    assert all(torch.equal(other, mine) for other in gathered)

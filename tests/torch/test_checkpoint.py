@@ -36,7 +36,7 @@ def test_saved_state_is_loaded(meshes, ranks, directory, served, agree):
 
 
 def test_asynchronous_saves(meshes, ranks, rank, directory, agree):
-    """Objects are gathered by the group of the checkpoint, in a thread, while the program goes on with another."""
+    """Objects are gathered by the group of the checkpoint, in a thread, while the program uses another group."""
     model, _ = build(meshes, ranks, 2)
     group = dist.new_group()
     under_way = checkpoint.async_save(

@@ -30,7 +30,7 @@ def normalized():
 
 
 def batches(rank, count=STEPS):
-    """Batches of a rank's own."""
+    """Return batches of a rank's own."""
     draw = torch.Generator().manual_seed(100 + rank)
     return [(torch.randn(6, 12, generator=draw), torch.randint(5, (6,), generator=draw)) for _ in range(count)]
 
@@ -218,7 +218,7 @@ def test_autocast(ours, gloo, served, agree):
 
 
 def compressed(state, bucket):
-    """Torch lets its own bfloat16 hook, which it knows by its name, be registered on GPUs only."""
+    """Call torch's own bfloat16 hook, which torch recognizes by its name and registers on GPUs only."""
     return default_hooks.bf16_compress_hook(state, bucket)
 
 
@@ -320,7 +320,7 @@ def test_each_bucket_is_reduced_by_itself(ours, served):
 
 
 def test_buckets_are_reduced_during_the_backward_pass(ours, served):
-    """It stands still at the last gradient, and no thread waits, until the bucket of the first ones is reduced."""
+    """The backward pass stops at the last gradient, and no thread waits, until the first bucket is reduced."""
     works, seen = [], []
 
     def reduced(state, bucket):

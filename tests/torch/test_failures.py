@@ -16,7 +16,7 @@ LATE = 70  # calls, after which a group compares no more
 
 @pytest.fixture
 def group(world):
-    """A new group of all ranks, which a test may break."""
+    """Yield a new group of all ranks, which a test may break."""
     process_group = dist.new_group(timeout=timedelta(seconds=20))
     yield process_group
     dist.destroy_process_group(process_group)
@@ -61,7 +61,7 @@ def test_a_hook_whose_operation_fails(group, rank):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_other_sizes_after_many_calls(group, rank, is_async):
-    """A message then has another length than a rank waits for; ranks that wait for that one are told."""
+    """A message then has another length than a rank expects; ranks that wait for that rank get an error."""
     for _ in range(LATE):
         dist.all_reduce(torch.ones(4), group=group)
     begun = time.monotonic()
@@ -97,7 +97,7 @@ def test_another_operation(group, rank):
     ids=("sparse", "device", "dtype", "quantized"),
 )
 def test_a_tensor_that_cannot_be_reduced(group, rank, wrong, words):
-    """The other ranks are told what the first refused."""
+    """The other ranks get the error that the first one raised."""
     tensor = wrong() if rank == 0 else torch.ones(4)
     with pytest.raises(errors.MpicollError, match=words):
         dist.all_reduce(tensor, group=group)

@@ -22,7 +22,7 @@ def rows(ranks, dtype):
 
 
 def off(got, every, average=False):
-    """The largest error, in units of the last place of the exact result."""
+    """Return the largest error, in units of the last place of the exact result."""
     exact = every.double().sum(dim=0) / (len(every) if average else 1)
     bits = {torch.bfloat16: 7, torch.float16: 10}[every.dtype]
     unit = torch.exp2(torch.floor(torch.log2(exact.abs().clamp(min=2.0**-10))) - bits)

@@ -81,7 +81,7 @@ def train(net, data, optimizer=None, clip=None):
 
 
 def whole(net):
-    """Parameters as they are in one piece."""
+    """Return whole parameters, without shards."""
     return {name: value.full_tensor().detach() for name, value in net.state_dict().items()}
 
 

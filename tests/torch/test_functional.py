@@ -10,7 +10,7 @@ OPS = ("sum", "avg", "max", "min", "product")
 
 
 def functional_results(group, rank, ranks):
-    """Every functional collective, of whole numbers, which sum up exactly."""
+    """Return the results of every functional collective, of whole numbers, whose sums are exact."""
     x = torch.arange(4.0 * ranks) + rank
     splits = [1 + r for r in range(ranks)]
     uneven = torch.arange(float(sum(splits))) + 100 * rank

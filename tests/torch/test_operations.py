@@ -24,7 +24,7 @@ def a_group_that_is_ours(world):
 
 
 def drawn(rank, count, dtype, least=0):
-    """Values that a rank gives, which every rank can tell: small whole numbers."""
+    """Return a rank's values, which every rank can compute: small whole numbers."""
     values = torch.from_numpy(np.random.default_rng([rank, count]).integers(least, 4, count))
     if dtype.is_complex:
         return torch.complex(values.double(), values.flip(0).double()).to(dtype)
@@ -40,7 +40,7 @@ def equal(tensor, other):
     assert bits(tensor) == bits(other)
 
 
-def everybodys(ranks, count, dtype):
+def contributions(ranks, count, dtype):
     return [drawn(r, count, dtype) for r in range(ranks)]
 
 
@@ -50,7 +50,7 @@ def everybodys(ranks, count, dtype):
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("dtype", MOVED, ids=str)
 def test_moved_data_arrives_to_the_last_bit(served, rank, ranks, dtype, count):
-    mine, all_of_them = drawn(rank, count, dtype), everybodys(ranks, count, dtype)
+    mine, all_of_them = drawn(rank, count, dtype), contributions(ranks, count, dtype)
     root = ranks - 1
 
     sent = mine.clone()
@@ -126,7 +126,7 @@ def test_lists_that_are_parts_of_one_tensor_are_not_copied(rank, ranks, monkeypa
 
 
 def combined(op, values, dtype):
-    """The result of an operator, folded in a wide type and rounded once."""
+    """Return the result of an operator, folded in a wide type and rounded once."""
     wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else torch.int64
     if dtype is torch.bool:
         stacked = torch.stack(values)
@@ -153,7 +153,7 @@ def test_reductions(served, rank, ranks, op, dtype, count):
             dist.all_reduce(drawn(rank, max(1, count), dtype), op)
         return
     tolerances = {"rtol": 1e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-6, "atol": 0}
-    expected = combined(op, everybodys(ranks, count, dtype), dtype)
+    expected = combined(op, contributions(ranks, count, dtype), dtype)
     mine = drawn(rank, count, dtype)
     dist.all_reduce(mine, op)
     torch.testing.assert_close(mine, expected, **tolerances)
@@ -178,7 +178,7 @@ def test_operators_on_bits(rank, ranks, dtype):
     fold = {OP.BAND: torch.bitwise_and, OP.BOR: torch.bitwise_or, OP.BXOR: torch.bitwise_xor}
     for op, function in fold.items():
         mine, expected = drawn(rank, 50, dtype), drawn(0, 50, dtype)
-        for other in everybodys(ranks, 50, dtype)[1:]:
+        for other in contributions(ranks, 50, dtype)[1:]:
             expected = function(expected, other)
         dist.all_reduce(mine, op)
         equal(mine, expected)
@@ -188,7 +188,7 @@ def test_operators_on_bits(rank, ranks, dtype):
 def test_sums_of_8_bits(rank, ranks, dtype):
     mine = drawn(rank, 100, dtype)
     dist.all_reduce(mine)
-    equal(mine, sum(value.float() for value in everybodys(ranks, 100, dtype)).to(dtype))
+    equal(mine, sum(value.float() for value in contributions(ranks, 100, dtype)).to(dtype))
 
 
 def test_products_of_complex_numbers(world, rank, ranks):

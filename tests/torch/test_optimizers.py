@@ -66,9 +66,9 @@ def test_a_sampler_gives_every_rank_its_part(rank, ranks):
     sampler = DistributedSampler(data)
     sampler.set_epoch(3)
     mine = torch.cat([batch for (batch,) in DataLoader(data, batch_size=2, sampler=sampler)])
-    everybodys = [torch.empty_like(mine) for _ in range(ranks)]
-    dist.all_gather(everybodys, mine)
-    assert set(torch.cat(everybodys).tolist()) == set(range(10 * ranks + 1))
+    gathered = [torch.empty_like(mine) for _ in range(ranks)]
+    dist.all_gather(gathered, mine)
+    assert set(torch.cat(gathered).tolist()) == set(range(10 * ranks + 1))
 
 
 def test_batch_normalisation_over_ranks_is_not_for_the_cpu(world, gloo):

@@ -17,7 +17,7 @@ LATE = 0.3  # seconds
 
 
 def events(run):
-    """Of each range of ours its name, shapes and seconds."""
+    """Return name, shapes and seconds of each range of ours."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
         run()
     ours = [event for event in profiled.events() if event.name.startswith("mpicoll:")]

@@ -41,7 +41,7 @@ def losses(model, rank, steps=30):
 
 
 def ran(group, operation):
-    """The algorithms that a group was made to run an operation with, and that ran it."""
+    """Return pairs of algorithms: the one that a group requests for an operation, and the one that ran."""
     kinds = [(entry.kind, entry.choice) for entry in mpicoll.torch.explain() if entry.kind.group == group.group_name]
     return {(kind.algorithm, choice.algorithm) for kind, choice in kinds if kind.operation == operation}
 

@@ -31,7 +31,7 @@ def values(*shape, seed=0):
 
 
 def placed(mesh, placements, shape=(5, 7)):
-    """A DTensor of uneven shards; where it is partial, ranks have values of their own."""
+    """Return a DTensor of uneven shards; if its placement is partial, ranks have values of their own."""
     seed = dist.get_rank() if any(placement.is_partial() for placement in placements) else 0
     whole = values(*shape, seed=seed)
     begins = [Replicate() if placement.is_partial() else placement for placement in placements]

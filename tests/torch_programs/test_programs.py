@@ -248,7 +248,7 @@ def test_a_program_that_ends_with_work_under_way(tmp_path, end):
         ("dist.recv(torch.ones(4), 1)", "recv from rank 1"),
     ],
 )
-def test_a_rank_that_has_ended_is_waited_for_by_nobody(tmp_path, call, first):
+def test_no_rank_waits_for_a_rank_that_has_ended(tmp_path, call, first):
     begun = time.monotonic()
     output, status = ran(tmp_path, START + f"if rank == 1: raise RuntimeError('the loader broke')\n{call}")
     assert status and "StallError" in output and first in output and "was given up after" in output

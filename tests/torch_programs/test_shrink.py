@@ -129,7 +129,7 @@ def test_training_goes_on(tmp_path):
 @of_openmpi
 @pytest.mark.timeout(2 * LIMIT)
 def test_sharded_training_goes_on(tmp_path):
-    """With the losses of a run in which no rank is killed."""
+    """The losses equal those of a run in which no rank is killed."""
     runs = [ran(tmp_path, f"import sys; sys.argv.append({word!r})\n{PROGRAMS[1]}", 4, "--with-ft", "ulfm")
             for word in ("", "kill")]  # fmt: skip
     losses = [re.findall(r"loss after (\d+) steps on (\d) ranks: (\S+)", output) for output in runs]

@@ -29,6 +29,6 @@ def registry() -> Iterator[None]:
 
 @pytest.fixture
 def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page of a report has none, since making them takes seconds."""
+    """Make the page of a report without charts, which take seconds."""
     monkeypatch.setattr("mpicoll.benchmarks.report.page.specs", lambda look: {})
     monkeypatch.setattr("vl_convert.javascript_bundle", lambda *_: "")

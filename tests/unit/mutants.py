@@ -37,7 +37,7 @@ NOTHING = Claims("An idea.", UNBOUNDED, UNBOUNDED, UNBOUNDED, "", "")  # that co
 
 
 def documented(body: Body) -> Body:
-    """The function with a docstring that claims nothing that could be wrong."""
+    """Return the function with a docstring whose claims cannot be wrong."""
     bounds = "\n".join(f"{what}: {UNBOUNDED}" for what in ("Steps", "Bytes per rank", "Scratch"))
     body.__doc__ = f"An idea.\n\n{bounds}\nCost: none to speak of\nSource: a test"
     return body
@@ -46,7 +46,7 @@ def documented(body: Body) -> Body:
 def adhoc(
     collective: str, body: Body, p: int, root: int = 0, *, blocks: int = 1, in_order: bool = False, **declared: Any
 ) -> Schedule:
-    """The schedule of a function of (p, rank) that is not registered and claims nothing that could be wrong."""
+    """Return the schedule of a function of (p, rank) that is not registered and whose claims cannot be wrong."""
     entry = Algorithm(
         COLLECTIVES[collective],
         getattr(body, "__name__", "adhoc"),
@@ -59,7 +59,7 @@ def adhoc(
 
 
 def of_ranks(collective: str, *programs: Sequence[Op | Step], **declared: Any) -> Schedule:
-    """The schedule of one program for every rank."""
+    """Return the schedule of one program for every rank."""
     return adhoc(collective, lambda p, rank: programs[rank], len(programs), **declared)
 
 
@@ -70,7 +70,7 @@ def holds(schedule: Schedule) -> None:
 
 
 def refused(schedule: Schedule, match: str | None = None) -> VerifyError:
-    """The error of a schedule that must not pass."""
+    """Return the error of a schedule that must not pass."""
     with pytest.raises(VerifyError, match=match) as error:
         verify(schedule)
     assert (error.value.algorithm, error.value.p) == (schedule.title, schedule.p)
@@ -78,7 +78,7 @@ def refused(schedule: Schedule, match: str | None = None) -> VerifyError:
 
 
 def refused_tables(right: Schedule, case: Case, change: Callable[[int, Plan], Plan]) -> VerifyError:
-    """The error of all ranks' plans, some of them changed: change(rank, plan)."""
+    """Return the error of all ranks' plans, of which change(rank, plan) changed some."""
     in_place = in_place_forms(right)[0]
     plans = [change(rank, plan) for rank, plan in enumerate(lower_all(right, case, in_place))]
     with pytest.raises(VerifyError) as error:
@@ -88,7 +88,7 @@ def refused_tables(right: Schedule, case: Case, change: Callable[[int, Plan], Pl
 
 
 def at_rank(entry: Algorithm, rank: int, change: Callable[[Strands], Strands]) -> Algorithm:
-    """The algorithm, not a layered one, with one rank's program changed."""
+    """Return the algorithm, which is not layered, with one rank's program changed."""
 
     def body(p: int, own: int, **resolved: Any) -> Strands:
         program = entry.make(p, resolved)(own)
@@ -114,7 +114,7 @@ class Place(NamedTuple):
 
 
 def put(program: Strands, at: Place, ops: Step) -> Strands:
-    """The program with one operation replaced by others (or none)."""
+    """Return the program with one operation replaced by others (or none)."""
     step = program[at.strand][at.step]
     steps = list(program[at.strand])
     steps[at.step] = step[: at.op] + ops + step[at.op + 1 :]
@@ -122,7 +122,7 @@ def put(program: Strands, at: Place, ops: Step) -> Strands:
 
 
 def operations(program: Strands) -> Iterator[tuple[Place, Op]]:
-    """Every operation and its place."""
+    """Yield every operation and its place."""
     for s, strand in enumerate(program):
         for i, step in enumerate(strand):
             for k, op in enumerate(step):
@@ -157,7 +157,7 @@ def replacements(op: Op, p: int, blocks: tuple[Any, ...]) -> Iterator[tuple[str,
 
 
 def op_mutants(right: Schedule, rank: int) -> Iterator[tuple[str, Schedule, int, Place]]:
-    """The schedule with one operation of one rank's program changed, in every way that makes a difference."""
+    """Yield the schedule with one operation of one rank's program changed, in every way that makes a difference."""
     program = right.program(rank)
     for place, op in operations(program):
         for what, ops in replacements(op, right.p, right.blocks):
@@ -168,7 +168,7 @@ def op_mutants(right: Schedule, rank: int) -> Iterator[tuple[str, Schedule, int,
 
 
 def changed(plan: Plan, table: str, at: tuple[int, ...], value: int) -> Plan:
-    """The plan with one number of a table changed, in a copy."""
+    """Return the plan with one number of a table changed, in a copy."""
     array = getattr(plan, table).copy()
     array[at] = value
     return replace(plan, **{table: array})
@@ -192,7 +192,7 @@ def other_values(plan: Plan, table: str, row: int, column: str) -> tuple[int, ..
 
 
 def number_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The plan with one number of one table changed."""
+    """Yield the plan with one number of one table changed."""
     for table, columns in COLUMNS.items():
         for row, column in itertools.product(range(len(getattr(plan, table))), columns):
             at = (row, columns.index(column))
@@ -202,7 +202,7 @@ def number_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def field_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The plan with one of its plain numbers changed."""
+    """Yield the plan with one of its plain numbers changed."""
     yield "room for a message less", replace(plan, most_messages=plan.most_messages - 1)
     if plan.lanes > 1:
         yield "a chunk dropped", replace(plan, lanes=plan.lanes - 1)
@@ -218,7 +218,7 @@ def field_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def order_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
-    """The plan with two neighbours of a row swapped: pieces of a message, operands where order matters."""
+    """Yield the plan with two neighbours of a row swapped: pieces of a message, operands where order matters."""
     for r, (kind, _, first, end, _) in enumerate(plan.rows.tolist()):
         local = kind in (REDUCE, REDUCE_SCALE)
         if local and commutative:
@@ -230,7 +230,7 @@ def order_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
 
 
 def row_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The plan with one row left out."""
+    """Yield the plan with one row left out."""
     for dropped in range(len(plan.rows)):
         rows = np.delete(plan.rows, dropped, axis=0)
         steps = plan.steps - (plan.steps > dropped)
@@ -238,7 +238,7 @@ def row_mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def table_mutants(plan: Plan, commutative: bool) -> Iterator[tuple[str, Plan]]:
-    """Every single change of a plan."""
+    """Return every single change of a plan."""
     return itertools.chain(
         number_mutants(plan), field_mutants(plan), order_mutants(plan, commutative), row_mutants(plan)
     )
@@ -281,10 +281,10 @@ class Numbering:
                 raise Hazard("deadlock")
             going = left
         if any(self.mail.values()):
-            raise Hazard("a message that nobody receives")
+            raise Hazard("a message that no rank receives")
 
     def number(self, *what: Any) -> int:
-        """The number of a value, by what it is or was made of."""
+        """Return the number of a value, by its origin or its operands."""
         return self.numbers.setdefault(what, len(self.numbers))
 
     def value(self, rank: int, cell: Cell) -> int:
@@ -293,7 +293,7 @@ class Numbering:
         return self.number("at the start", rank, cell) if number is None else number
 
     def touched(self) -> set[tuple[int, Cell]]:
-        """The bytes of input and output that anybody reads or writes."""
+        """Return the bytes of input and output that any rank reads or writes."""
         return {(rank, cell) for rank, cells in enumerate(self.users) for cell in cells if cell[0] != SCRATCH}
 
 
@@ -306,7 +306,7 @@ class _Line:
         self.rows, self.segments = self.plan.rows.tolist(), self.plan.segments.tolist()
 
     def run(self) -> Iterator[bool]:
-        """Every lane's every step; yields while a message is waited for."""
+        """Run every step of every lane; yield while a message has not arrived."""
         steps = self.plan.steps[slice(*self.plan.strands[self.strand].tolist())].tolist()
         for lane in range(self.slot, self.plan.lanes, self.plan.window):
             self.lane = lane
@@ -353,7 +353,7 @@ class _Line:
         """Raise Hazard if a row accesses what a posted row writes, or writes what a posted row reads."""
         reads, writes = set(read), set(written)
         if writes & (self.written | self.read) or reads & self.written or len(writes) < len(written):
-            raise Hazard("under way")
+            raise Hazard("in flight")
         self.read |= reads
         self.written |= writes
 
@@ -383,7 +383,7 @@ class _Line:
         self.all.values[self.rank].update(zip(cells, values, strict=True))
 
     def reduce(self, row: list[int]) -> None:
-        """A copy is the same value, a reduction one made of its operands, in their order."""
+        """Note a copy as the same value, and a reduction as a new value of its operands, in their order."""
         kind, _, a, b, _ = row
         to, *operands = [self.cells(segment) for segment in self.segments[a:b]]
         if not to:

@@ -39,7 +39,7 @@ ENVIRONMENT = {
 
 
 def model(algorithm: str, size: int, ranks: int, hosts: int) -> float:
-    """Microseconds: some latency and some share of the bandwidth for each name, always the same."""
+    """Return microseconds: some latency and some share of the bandwidth for each name, always the same."""
     nature = random.Random(algorithm)
     steps = nature.choice((1.0, math.log2(ranks) / ranks * 3, 1.5))
     latency = nature.uniform(8, 20) * (1 + steps * ranks / 4) * (1 + hosts / 2)
@@ -47,7 +47,7 @@ def model(algorithm: str, size: int, ranks: int, hosts: int) -> float:
 
 
 def limit(size: int, ranks: int, hosts: int) -> float:
-    """Microseconds that the links need."""
+    """Return the microseconds that the links need."""
     return size / (RATE if hosts > 1 else 4e9) * 1e6 * 2 * (ranks - 1) / ranks
 
 
@@ -64,7 +64,7 @@ def result(
     seed: object = 0,
     **other: Any,
 ) -> dict[str, Any]:
-    """One line; native's samples come from the same seed, so ratios are paired."""
+    """Return one line; native's samples come from the same seed, so ratios are paired."""
     native = sampled(collective, "native", size, ranks, hosts, rounds, seed)
     own = [time / faster for time in sampled(collective, algorithm, size, ranks, hosts, rounds, seed)]
     time, against = estimate(own), ratio(native, own)
@@ -103,7 +103,7 @@ def sampled(
 
 
 def untimed(collective: str, algorithm: str, size: int, ranks: int, hosts: int, note: str) -> dict[str, Any]:
-    """The line of an algorithm that does not suit these ranks."""
+    """Return the line of an algorithm that does not suit these ranks."""
     nothing = dict.fromkeys(("median_us", "interval_us", "algbw", "busbw", "of_limit", "ratio", "ratio_interval",
                              "verdict", "valid", "overlap"))  # fmt: skip
     row = result(collective, algorithm, size, ranks, hosts, rounds=6)
@@ -125,7 +125,7 @@ def results(
     sizes: Sequence[int] = SIZES,
     **other: Any,
 ) -> Iterator[dict[str, Any]]:
-    """Every kind of line there is: timed, wrong, not applicable, without interval, late, unpaired, overlapping."""
+    """Yield lines of every kind: timed, wrong, not applicable, without interval, late, unpaired, overlapping."""
     for collective in collectives:
         for ranks, hosts in places:
             for size in sizes if collective != "barrier" else (0,):
@@ -153,7 +153,7 @@ def results(
 
 
 def write(path: Path, lines: Iterator[dict[str, Any]] | Sequence[dict[str, Any]], **environment: Any) -> Path:
-    """A results file."""
+    """Write a results file, and return its path."""
     every = [run_line(**environment), *lines]
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in every), encoding="utf-8")
     return path

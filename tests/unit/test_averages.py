@@ -19,12 +19,12 @@ from mpicoll.schedules.schedule import Schedule, schedule
 
 
 def rows_of(plan, kind):
-    """The segments of each row of a kind."""
+    """Return the segments of each row of a kind."""
     return [plan.segments[a:b].tolist() for k, _, a, b, _ in plan.rows.tolist() if k == kind]
 
 
 def divided(plan):
-    """The bytes a rank divides."""
+    """Return the number of bytes that a rank divides."""
     return sum(segments[0][2] for segments in rows_of(plan, REDUCE_SCALE))
 
 
@@ -118,7 +118,7 @@ def test_copied_blocks_are_divided_before_the_copy():
 
 
 def handed_over(p, rank):
-    """Rank 1 completes the sum, then rank 0 tells everybody, rank 1 too."""
+    """Rank 1 completes the sum, then rank 0 sends it to every rank, rank 1 too."""
     if rank == 1:
         yield tuple(RecvReduce(peer, (0,)) for peer in range(p) if peer != 1)
         yield Send(0, (0,))
@@ -172,22 +172,22 @@ CHUNKED = Case(17, 2, 4, 2, averaged=True)
 
 
 def of_kind(plan, kind):
-    """The rows of a kind."""
+    """Return the rows of a kind."""
     return np.flatnonzero(plan.rows[:, 0] == kind)
 
 
 def early(rank, plan):
-    """A reduction before the last that divides."""
+    """Return a plan in which a reduction before the last divides."""
     return changed(plan, "rows", (of_kind(plan, REDUCE)[0], 0), REDUCE_SCALE) if rank == 1 else plan
 
 
 def never(rank, plan):
-    """A last reduction that does not divide."""
+    """Return a plan whose last reduction does not divide."""
     return changed(plan, "rows", (of_kind(plan, REDUCE_SCALE)[0], 0), REDUCE) if rank == 2 else plan
 
 
 def twice(rank, plan):
-    """A copy of a row: the sum it makes is whole, and its own first operand."""
+    """Return a plan with a row copied, so that it reads the whole sum as its own first operand."""
     if rank:
         return plan
     row = of_kind(plan, REDUCE_SCALE)[0]
@@ -199,7 +199,7 @@ def twice(rank, plan):
 
 
 def late(rank, plan):
-    """Plans of the early and of the late kind do not go together: every rank divides what travels divided."""
+    """Return an undivided plan for all ranks but rank 0: every rank divides values that arrive divided."""
     undivided = Schedule(replace(RING.algorithm, divides_at_owner=False), 3)
     return lower_all(undivided, CHUNKED, False)[rank] if rank else plan
 

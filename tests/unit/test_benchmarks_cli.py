@@ -307,7 +307,7 @@ def test_commit_is_read_from_the_checkout(tmp_path):
 
 
 def process(proc, pid, name, parent, output):
-    """An entry of /proc."""
+    """Make an entry of /proc."""
     (proc / str(pid) / "fd").mkdir(parents=True)
     (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 0 0\n")
     (proc / str(pid) / "fd" / "1").symlink_to(output)
@@ -320,7 +320,7 @@ def process(proc, pid, name, parent, output):
     ("bash", "/dev/null", True, 99),
 ])
 def test_the_terminal_behind_a_launcher(monkeypatch, tmp_path, launcher, output, own, width):
-    monkeypatch.setattr(os, "getppid", lambda: 200)      # its own may be 1, where whoever started it has ended
+    monkeypatch.setattr(os, "getppid", lambda: 200)      # its own may be 1, if the process that started it has ended
     process(tmp_path, 200, "a (proxy", 300, "pipe:[1]")
     process(tmp_path, 300, launcher, 1, output)
     monkeypatch.setattr(console_module, "columns_of", lambda device: 77 if device == "/dev/pts/7" else None)

@@ -13,7 +13,7 @@ N = 9600
 
 
 def hosts(h: int, k: int, placement: str) -> list[int]:
-    """h hosts of k ranks."""
+    """Return h hosts of k ranks."""
     return [rank // k if placement == "block" else rank % h for rank in range(h * k)]
 
 

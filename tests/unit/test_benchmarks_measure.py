@@ -31,7 +31,7 @@ SHAPE = Shape("allreduce")
 
 
 class Clock:
-    """Seconds that pass only when somebody spends them."""
+    """A clock whose seconds pass only when a test spends them."""
 
     def __init__(self) -> None:
         self.now = 0.0

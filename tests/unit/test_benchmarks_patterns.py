@@ -42,7 +42,7 @@ def cases(p: int, nbytes: int = 800, **shape) -> list[Case]:
 
 
 def blocks(message, p: int, collective: str) -> list[np.ndarray]:
-    """The memory of each of p blocks, wherever the argument says that it lies."""
+    """Return the memory of each of p blocks, at the place that the argument names."""
     if isinstance(message, np.ndarray):
         return np.split(message, p)
     array, counts, places, types = message
@@ -63,7 +63,7 @@ def fold(arrays: list[np.ndarray], op: str) -> np.ndarray:
 
 
 def inputs(of_ranks: list[Case]) -> list:
-    """Each rank's contribution, taken from where the method would: a list of blocks where it has one for each rank."""
+    """Return each rank's contribution, from the buffer that the method reads: a list if it has a block per rank."""
     collective, p, root, contributions = of_ranks[0].shape.collective, of_ranks[0].p, of_ranks[0].shape.root, []
     for case in of_ranks:
         send, recv = case.arguments(MPI)[:2]
@@ -111,7 +111,7 @@ def flat(answer) -> np.ndarray:
 
 
 def perform(of_ranks: list[Case]) -> None:
-    """The collective: into the receive buffer of every rank goes what it must get."""
+    """Carry out the collective: write the right result into every rank's receive buffer."""
     name, p = of_ranks[0].shape.collective, of_ranks[0].p
     for case, answer in zip(of_ranks, outputs(of_ranks, inputs(of_ranks))):
         recv = case.arguments(MPI)[0 if name == "bcast" else 1]
@@ -218,7 +218,7 @@ def test_blocks_swapped_or_shifted_show(collective):
 
 @pytest.mark.parametrize("collective", EXCHANGES)
 def test_a_block_says_who_it_is_for(collective):
-    """Between the wrong pairs, every rank giving everybody what is meant for rank 0."""
+    """Exchange between the wrong pairs: every rank sends the block for rank 0 to all ranks."""
     of_ranks = cases(4, 1024, collective=collective)
     contributions = inputs(of_ranks)
     for case in of_ranks[1:]:
@@ -272,7 +272,7 @@ def test_sizes_are_whole_elements():
 
 
 def test_size_is_the_vector_or_a_share():
-    """As in the OSU benchmarks."""
+    """Sizes mean what they mean in the OSU benchmarks."""
     lengths = {c: (len(case.recv if case.send is None else case.send), len(case.recv))
                for c in COLLECTIVES for case in [Case(Shape(c), 80, 0, 5)]}
     assert lengths == {

@@ -47,7 +47,7 @@ def window_of(clock, bcast=lambda x: x, barrier=lambda: None) -> Window:
     return Window(SimpleNamespace(rank=0, size=1, bcast=bcast), barrier, clock)
 
 
-def test_starts_are_at_equal_distances_and_nobody_goes_early(clock):
+def test_starts_are_at_equal_distances_and_no_rank_starts_early(clock):
     window = window_of(clock)
     start = window.calls(1e-3)
     starts = []

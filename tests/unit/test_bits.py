@@ -37,7 +37,7 @@ ALLREDUCE = [entry for entry in registered() if entry.collective.name == "allred
 
 
 def from_itself(p, rank):
-    """A right allreduce whose ranks do not agree: everybody sends to everybody, and each begins with its own."""
+    """A right allreduce whose ranks do not agree: every rank sends to all others, and begins with its own vector."""
     others = [(rank + i) % p for i in range(1, p)]
     if others:
         yield *(Send(peer, (0,)) for peer in others), *(RecvReduce(peer, (0,), "right") for peer in others)
@@ -233,7 +233,7 @@ def test_local_reductions_have_trees_too():
 
 
 def numbers(n, dtype, seed):
-    """Numbers of very different size, so that any other rounding shows."""
+    """Return numbers of very different size, so that any other rounding shows."""
     draw = np.random.default_rng(seed)
     parts = draw.standard_normal(2 * n) * 2.0 ** draw.integers(-20, 20, 2 * n)
     return parts.view("c16").astype(dtype) if np.dtype(dtype).kind == "c" else parts[:n].astype(dtype)

@@ -15,7 +15,7 @@ import run
 
 @pytest.fixture
 def steps(tmp_path, monkeypatch):
-    """The module .ci/steps.py, with its files elsewhere."""
+    """Return the module .ci/steps.py, with its files elsewhere."""
     spec = importlib.util.spec_from_file_location("steps", run.ROOT / ".ci" / "steps.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "steps", module)
@@ -126,7 +126,7 @@ def git(directory, *words):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A repository in which benchmarks import one module of two."""
+    """Return a repository in which benchmarks import one module of two."""
     for name, text in {"benchmarks/a.py": "from mpicoll import used\n", "jobs/b.py": "import os\n", "README.md": "",
                        "mpicoll/used.py": "", "mpicoll/other.py": "import mpicoll.used\n",
                        "tests/unit/test_jobs.py": "", "tests/unit/test_plan.py": ""}.items():

@@ -25,7 +25,7 @@ LINES = {
 
 
 def docstring(**changes: str | None) -> str:
-    """A docstring of the grammar, fields changed or (None) left out; a _ in a name is a blank."""
+    """Return a docstring of the grammar, fields changed or (None) left out; a _ in a name is a blank."""
     fields = {**LINES, **{name.replace("_", " "): text for name, text in changes.items()}}
     return "An idea.\n\n" + "\n".join(f"    {name}: {text}" for name, text in fields.items() if text is not None)
 
@@ -118,7 +118,7 @@ def test_formulas_know_no_other_names(formula):
 
 @pytest.mark.parametrize("entry", EVERY)
 def test_formulas_of_every_algorithm_have_values(entry: Algorithm):
-    """For more ranks than most proofs have."""
+    """Formulas have values for more ranks than most proofs cover."""
     claims, p = entry.claims, served(entry, 64)
     for parameters, _ in entry.choices(p):
         try:

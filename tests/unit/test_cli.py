@@ -31,13 +31,13 @@ FIELDS = {
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """No proofs of earlier runs."""
+    """Use an empty cache of proofs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def broken(registry):
-    """An allreduce that, from 4 ranks on, folds the wrong block at rank 1."""
+    """Register an allreduce that, from 4 ranks on, folds the wrong block at rank 1."""
 
     @algorithm("allreduce", blocks=lambda p: p)
     def broken_ring(p, rank):
@@ -47,7 +47,7 @@ def broken(registry):
         Bytes per rank: 2 * n * (p - 1) / p
         Scratch: n / p * (p > 1)
         Cost: none
-        Source: nobody
+        Source: none
         """
         right = find("allreduce", "ring")(p, rank)
         if p < 4 or rank != 1:
@@ -58,7 +58,7 @@ def broken(registry):
 
 @pytest.fixture
 def raising(registry):
-    """A barrier that raises on 3 ranks."""
+    """Register a barrier that raises on 3 ranks."""
 
     def raises(p, rank):
         if p == 3:
@@ -70,7 +70,7 @@ def raising(registry):
 
 @pytest.fixture
 def even(registry):
-    """A barrier for even p, with a parameter that two thirds of these suit."""
+    """Register a barrier for even p, with a parameter that two thirds of these suit."""
 
     def evenly(p, rank, *, k: Radix = 2):
         return find("barrier", "dissemination")(p, rank)
@@ -238,7 +238,7 @@ def test_a_missing_drawsvg_is_one_line(monkeypatch, tmp_path):
 
 
 def rows(output):
-    """The words of each line."""
+    """Return the words of each line."""
     return [line.split() for line in output.splitlines()]
 
 

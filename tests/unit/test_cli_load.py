@@ -18,7 +18,7 @@ DECORATED = 5 if sys.version_info >= (3, 11) else 6  # the line of a decorator's
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch, registry):
-    """Afterwards, what was registered and importable before."""
+    """Keep sys.path and the registry as they were before the test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -49,7 +49,7 @@ def test_several_files_each_once(mine, tmp_path):
 
 
 def test_a_file_may_import_what_lies_beside_it(tmp_path):
-    (tmp_path / "beside_it.py").write_text("NAME = 'nobody in particular'")
+    (tmp_path / "beside_it.py").write_text("NAME = 'no particular name'")
     path = tmp_path / "mine.py"
     path.write_text("import beside_it\n" + MINE + "assert beside_it.NAME\n")
     assert good("--load", path, "show", "bcast", "mine")
@@ -64,7 +64,7 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path):
         ("x = 1\n", "mine.py registers no algorithm; see mpicoll.algorithm"),
         ("raise SystemExit('enough')", "mine.py, line 1: SystemExit: enough"),
         (
-            MINE.replace("    Source: nobody\n", ""),
+            MINE.replace("    Source: none\n", ""),
             f"mine.py, line {DECORATED}: the docstring of bcast mine lacks Source; "
             "see mpicoll/schedules/claims.py for the grammar",
         ),
@@ -107,7 +107,7 @@ def test_only_rank_0_says_so_and_the_others_let_it_speak(monkeypatch, tmp_path, 
 
 
 def test_a_failed_load_on_one_rank_ends_all(monkeypatch):
-    """The lowest rank that has trouble is told of, by its number unless all have it."""
+    """The report names the lowest rank that has trouble, unless all ranks have it."""
     seen = []
 
     def world(*troubles):

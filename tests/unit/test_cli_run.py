@@ -22,8 +22,8 @@ command = import_module("mpicoll.cli.run")
 
 
 @pytest.fixture
-def nobody_waits(monkeypatch):
-    monkeypatch.setattr("mpicoll.stderr.HEARD", 0.0)
+def without_waits(monkeypatch):
+    monkeypatch.setattr("mpicoll.stderr.REPORT_SECONDS", 0.0)
 
 
 def run(*args, env=None):
@@ -95,7 +95,7 @@ def test_using():
         (("--using", "window=2", "--using", "window=3", "a.py"), "--using window is given twice, as '2' and '3'"),
     ],
 )
-@pytest.mark.usefixtures("nobody_waits")
+@pytest.mark.usefixtures("without_waits")
 def test_usage_errors_are_one_line_of_rank_0(args, message):
     result = run(*args)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
@@ -140,7 +140,7 @@ except Exception as error:
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory with programs of all kinds."""
+    """Return a directory with programs of all kinds."""
     inside = tmp_path / "inside"
     package = inside / "package"
     package.mkdir(parents=True)
@@ -158,7 +158,7 @@ def place(tmp_path):
 
 
 def both(place, *words, flags=(), code=None):
-    """(status, output, errors) of `python WORDS` and of the same run by Program."""
+    """Return (status, output, errors) of `python WORDS` and of the same run by Program."""
     runner = place / "elsewhere"
     runner.mkdir(exist_ok=True)
     (runner / "runner.py").write_text(RUN.replace('"<string>"', "__file__"))

@@ -300,7 +300,7 @@ def test_without_results_there_is_no_table():
 
 @pytest.fixture
 def command(monkeypatch, tmp_path):
-    """The command on hosts that are none; its files go to tmp_path/new/out."""
+    """Return a function that runs the command on simulated hosts; its files go to tmp_path/new/out."""
     monkeypatch.setattr(conduct, "Hosts", Net)
     monkeypatch.setattr(Net, "order", [])
     monkeypatch.setattr(cli, "enter", lambda: None)

@@ -14,7 +14,7 @@ from mpicoll.schedules.registry import find
 
 
 def from_all(p, rank):
-    """Everybody sends its vector to all after it, which fold them in, the nearest first."""
+    """Every rank sends its vector to all after it, which fold the vectors in, the nearest first."""
     lower = [RecvReduce(peer, (0,), "left") for peer in range(rank - 1, -1, -1)]
     if p > 1:
         yield *(Send(peer, (0,), INPUT) for peer in range(rank + 1, p)), *lower
@@ -54,7 +54,7 @@ END = "the end of block 0"
         ("exscan", find("scan", "linear"), False, 1, END, "{0}", "{0, 1}"),  # includes its own
         ("exscan", find("scan", "linear"), True, 1, END, "0..0", "0..1"),
         ("exscan", lambda p, rank: [], False, 1, END, "{0}", "{1}"),
-        ("scan", find("allreduce", "naive"), False, 0, END, "{0}", "{0, 1, 2}"),  # all of everybody
+        ("scan", find("allreduce", "naive"), False, 0, END, "{0}", "{0, 1, 2}"),  # all ranks' contributions
         ("exscan", find("allreduce", "naive"), False, 1, END, "{0}", "{0, 1, 2}"),
     ],
 )
@@ -84,7 +84,7 @@ def linear(p, rank):
 
 
 def by_way_of_rank_1(p, rank):
-    """Rank 1 hands on what the others sent it."""
+    """Rank 1 forwards the vectors that the others sent it."""
     if rank == 1:
         yield from (Recv(peer, (peer,)) for peer in range(2, p))
         yield Send(0, tuple(range(1, p)))

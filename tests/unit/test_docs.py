@@ -24,7 +24,7 @@ def written():
 
 @pytest.fixture
 def barriers(monkeypatch, registry):
-    """No others are there, since all take seconds."""
+    """Generate the pages of barriers alone, since all algorithms take seconds."""
     monkeypatch.setattr(generate, "registered", lambda: [x for x in registered() if x.collective.name == "barrier"])
 
 
@@ -66,7 +66,7 @@ def test_an_algorithm_that_is_not_for_every_p_has_its_row(barriers):
     barrier("choosy", excess="a lot", requires=needs)
     written = pages()
     row = next(line for line in written["ALGORITHMS.md"].splitlines() if line.startswith("| **choosy**"))
-    assert row.endswith(r"| `lg p` | `0` | – | – | `0` | two ranks \| nothing | – | nobody | a lot |")
+    assert row.endswith(r"| `lg p` | `0` | – | – | `0` | two ranks \| nothing | – | none | a lot |")
     assert "p = 2:" in written["pictures/barrier-choosy.svg"]
 
 

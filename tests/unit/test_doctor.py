@@ -28,7 +28,7 @@ SOFTWARE = {key: f"{key} 1" for key, *_ in sameness.SAME}
 
 
 def rank(number, cpus=None, host="a", **more):
-    """One of a node with 8 cores of one hardware thread, bound to a CPU of its own."""
+    """Return the facts of a rank on a node with 8 cores of one hardware thread, bound to a CPU of its own."""
     return {
         "rank": number,
         "host": host,
@@ -89,7 +89,7 @@ UNKNOWN = dict.fromkeys(("cpus", "available", "cores", "available_cores", "machi
 
 
 def on_cpu_0(environ, **more):
-    """Two ranks that share a CPU."""
+    """Return two ranks that share a CPU."""
     return world(rank(0, [0], environ=environ), rank(1, [0], environ=environ), **more)
 
 
@@ -167,7 +167,7 @@ FINE = {
     "two nodes of one name": world(rank(0, [0]), {**rank(1, [0]), "node": "a another"}),
     "ranks that may give way": world(rank(0, [0, 1]), rank(1, [0, 1])),
     "no more cores": world(*({**facts, "available_cores": 1} for facts in HALVES)),
-    "cores that nobody knows": world(*({**facts, "cores": None, "available_cores": None} for facts in HALVES)),
+    "cores that are unknown": world(*({**facts, "cores": None, "available_cores": None} for facts in HALVES)),
     "one rank, not bound": world(rank(0, ALL)),
     "one on each node, not bound": world(rank(0, ALL), rank(1, ALL, "b")),
     "one of three is bound": world(rank(0, ALL), rank(1, ALL), rank(2, [2])),
@@ -176,10 +176,10 @@ FINE = {
         rank(0, [0, 1], environ={"OMP_NUM_THREADS": "2"}), rank(1, [2, 3], environ={"OMP_NUM_THREADS": "x"})),
     "as many threads together": world(*({**facts, "environ": {"OMP_NUM_THREADS": "4"}} for facts in GREEDY)),
     "one that came late, as the other saw": world(rank(0, busy=3.0), rank(1, busy=0.2)),
-    "busy or not, nobody knows": world(rank(0, busy=None)),
+    "unknown whether busy": world(rank(0, busy=None)),
     "a whole node": world(rank(0, environ={"SLURM_JOB_CPUS_PER_NODE": "4,8"})),
     "more than the cores": world(rank(0, environ={"SLURM_JOB_CPUS_PER_NODE": "16"})),
-    "a part, of cores that nobody knows": world(
+    "a part, of cores that are unknown": world(
         rank(0, environ={"SLURM_JOB_CPUS_PER_NODE": "4"}, machine_cores=None)),
     "a part that is not told": world(rank(0, environ={"SLURM_JOB_CPUS_PER_NODE": ""})),
     "a system that tells no CPUs": world(*({**rank(i), **UNKNOWN} for i in range(2))),
@@ -214,7 +214,7 @@ PMI = {"PMI_RANK": "0", "PMI_SIZE": "2"}
 def test_doubts_about_launcher_and_library(environ, library, expected):
     doubt = launchers.doubt(environ, VERSIONS[library])
     assert expected in doubt and bool(expected) == bool(doubt)
-    assert launchers.doubt(environ, "an MPI that nobody knows") == ""
+    assert launchers.doubt(environ, "an unknown MPI") == ""
 
 
 @pytest.mark.parametrize(("key", "severity"), [(key, severity) for key, _, severity, _ in sameness.SAME])
@@ -239,7 +239,7 @@ def test_crowded_places(places, crowd):
     assert placement.crowded(places) == crowd
 
 
-# -- all of them, and how they are told -----------------------------------------------------------------------------
+# -- all of them, and their words -----------------------------------------------------------------------------
 
 
 def test_every_check_is_made():
@@ -411,7 +411,7 @@ def test_findings_about_variables(variables, refused, untuned, tmp_path, monkeyp
 # -- ranks that do not answer ---------------------------------------------------------------------------------------
 
 
-def test_nobody_waits_for_ever(monkeypatch, capfd):
+def test_no_rank_waits_for_ever(monkeypatch, capfd):
     ended, aborted = threading.Event(), []
     monkeypatch.setattr(os, "_exit", lambda status: ended.set())
     with doctor.giving_up(0.05, 3, lambda: aborted.append(3)):

@@ -28,7 +28,7 @@ def ring(p=5):
 
 
 def two_lines(p=5):
-    """An allreduce in two strands: half the vector comes down the ranks and goes back, half goes up first."""
+    """Return an allreduce in two strands: half the vector goes down the ranks and back, half goes up first."""
 
     def down(p, rank):
         to_zero = [RecvReduce(rank + 1, (0,))] * (rank < p - 1) + [Send(rank - 1, (0,))] * (rank > 0)
@@ -144,7 +144,7 @@ def test_concurrent_messages_of_strands_are_side_by_side():
 
 
 def arrows(document):
-    """The groups that are messages, in well-formed XML."""
+    """Return the groups that are messages, in well-formed XML."""
     return ElementTree.fromstring(document).findall(f".//{SVG}g[@class='message']")
 
 

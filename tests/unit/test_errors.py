@@ -27,7 +27,7 @@ SAMPLES = {
 
 
 def drawn():
-    """(name, parent, other bases, MPI error class) of each line of the tree in the docstring."""
+    """Yield (name, parent, other bases, MPI error class) of each line of the tree in the docstring."""
     path = []
     for line in errors.__doc__.splitlines():
         if match := re.match(r"    ( *)(\w+)(?: \[([^\]]*)\])?(?:  |$)", line):

@@ -59,7 +59,7 @@ class Snapshots(SymbolicExecution):
         self.changes.append((line.finish, line.rank, self.now(line.rank)))
 
     def frame(self, t):
-        """Every rank's state once all steps that end at t or before have ended; strands change places of their own."""
+        """Return every rank's state after all steps that end by t; each strand changes only its own places."""
         state = [dict(own) for own in self.start]
         before = {rank: dict(own) for rank, own in enumerate(self.start)}
         for end, rank, now in self.changes:
@@ -71,7 +71,7 @@ class Snapshots(SymbolicExecution):
 
 
 def frame(entry, words, schedule, t):
-    """The state after a step, as the page finds it."""
+    """Return the state after time t, as the page computes it."""
     state = [{} for _ in range(schedule.p)]
     for end, rank, buffer, block, value, _ in entry["writes"]:
         if end <= t:

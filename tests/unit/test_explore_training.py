@@ -33,13 +33,13 @@ def of(rank, calls=(), phases=(), held=((0.0, (0, 0, 0, 0)),), began=0.0, ended=
 
 
 def words(moments):
-    """The moments without the step's begin and end, as words and ranks."""
+    """Return the moments between the step's begin and end, as (edge, name, sorted ranks)."""
     return [(edge, key if category == steps.PHASE else key[1], sorted(at))
             for (category, edge, key), at in moments[1:-1]]
 
 
 def two_ranks(late=0.0):
-    """Data parallel on two ranks; one may be late, for which the other waits in Allreduce."""
+    """Return a data-parallel step of two ranks; rank 1 may be late, and rank 0 then waits in Allreduce."""
     ranks = []
     for rank, t in ((0, 0.0), (1, late)):
         phases = [("forward", t + 0.1, t + 0.2), ("backward", t + 0.25, t + 0.4),
@@ -143,7 +143,7 @@ def test_phases_and_calls_have_their_moments():
     ("allreduce", "native", -1, ""),
 ])
 def test_a_collective_names_the_schedule_that_ran(collective, algorithm, root, key):
-    """Of a communicator that is a part of the world: its ranks are counted from 0."""
+    """A communicator of some ranks of the world counts its ranks from 0."""
     ranks = [of(rank, [call(1, 0.1, 0.2, collective=collective, algorithm=algorithm, root=root)] * (rank != 1))
              for rank in (0, 1, 3, 5)]
     step, schedules = shown(ranks)

@@ -57,7 +57,7 @@ def test_names_that_need_mpi_raise_without_it(name):
 
 
 def test_a_communicator_loads_neither_a_compiler_nor_what_is_slow_to_load():
-    """Beside what mpi4py and NumPy load themselves."""
+    """A communicator loads no such module beside those that mpi4py and NumPy load."""
     code = (
         "import sys, numpy\n"
         "from mpi4py import MPI\nbefore = set(sys.modules)\nfrom mpicoll import Comm\n"

@@ -78,7 +78,7 @@ def test_an_interrupt_before_the_request_is_told_of_the_end():
 
 
 def test_an_interrupt_while_the_request_is_told_of_the_end():
-    """It is told again, for nobody knows how far that came."""
+    """The report is repeated, since the process cannot know how much of it arrived."""
     operation = start_operation(Stage())
     operation.on_done = Interrupts()
     with pytest.raises(KeyboardInterrupt):
@@ -95,7 +95,7 @@ def test_an_operation_that_waits_for_an_earlier_one_is_not_stalled():
     assert second.stalled(10.0) == 0.0 and second.stalled(10.5) == 0.5
 
 
-def test_time_in_which_nobody_looked_is_no_standing_still():
+def test_time_without_a_look_is_no_stall():
     """A program that computes for a minute between two looks has waited for a moment of it."""
     operation = start_operation(Stage())
     operation.stalled(0.0)

@@ -40,7 +40,7 @@ class CommState:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A directory of records, and a function that makes one of a rank of three."""
+    """Return a directory of records, and a function that makes the record of one of three ranks."""
     monkeypatch.setenv(flight.VARIABLE, str(tmp_path))
     directory = tmp_path / flight.run_name()
 
@@ -209,7 +209,7 @@ def test_a_process_that_does_not_write(run):
 
 
 def crossing(run, rank, waits_on_second, pickled=""):
-    """A rank that waits in a call on one of two communicators, and has made none on the other."""
+    """Record a rank that waits in a call on one of two communicators, and has made none on the other."""
     second = f"{ALL} (2)"
     record, _ = run(rank, 0)
     first = Answer(0 if waits_on_second else 8, [] if waits_on_second else [CallId(8, 0, "Allreduce")], inside=True)
@@ -249,7 +249,7 @@ def test_communicators_in_different_order(run):
 
 @pytest.mark.parametrize("change", ["computes", "has both in flight"])
 def test_calls_in_flight_that_a_rank_does_not_wait_in(run, change):
-    """Rank 1 has started a nonblocking call and computes, or nobody knows for which of its calls it waits."""
+    """Rank 1 has started a nonblocking call and computes, or its record does not say for which call it waits."""
     for rank in range(3):
         crossing(run, rank, rank == 1)
     processes = reader.read([run.directory])
@@ -430,7 +430,7 @@ def as_another_user():
 
 @pytest.fixture
 def shared(monkeypatch):
-    """A directory of records that all users can reach, which TMPDIR may not be."""
+    """Yield a directory of records that all users can reach, which TMPDIR may not be."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setenv(flight.VARIABLE, folder)

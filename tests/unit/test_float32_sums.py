@@ -161,7 +161,7 @@ def reduced(scheduled, every: np.ndarray, how, op: str = "SUM", average: bool = 
 
 
 def units(dtype: np.dtype, exact: np.ndarray) -> np.ndarray:
-    """A unit in the last place of each number, as many binary places below it as the type has."""
+    """Return a unit in the last place of each number, as many binary places below it as the type has."""
     smallest = float(ml_dtypes.finfo(dtype).smallest_subnormal)
     return np.maximum(2.0 ** (np.floor(np.log2(np.maximum(np.abs(exact), 1e-300))) - BITS[dtype.name]), smallest)
 

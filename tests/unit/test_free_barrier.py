@@ -7,7 +7,7 @@ from mpicoll.runtime.free_barrier import FreeBarrier
 
 
 class Barrier:
-    """A communicator of some ranks whose barrier answers what it is told."""
+    """A communicator of some ranks whose barrier returns what a test sets."""
 
     def __init__(self, size, *answers):
         self.size, self.answers, self.begun = size, list(answers), 0

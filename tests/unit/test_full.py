@@ -50,7 +50,7 @@ def test_every_figure_is_a_command_of_mpicoll_bench(figure):
 
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
-    """Runs the command; `mpicoll bench` writes what it is told to, and ends with a status."""
+    """Return a function that runs the command; `mpicoll bench` writes prepared results and ends with a status."""
     started = []
 
     def command(ranks, words):

@@ -107,7 +107,7 @@ CHUNKED = [("bcast", "chain"), ("bcast", "linear"), ("bcast", "binomial"), ("all
 
 @pytest.mark.parametrize("p", RANKS)
 def test_chunks_take_what_the_simulation_says(p):
-    """By LogGP: in LogGOPSim no chunk is received while another one is reduced."""
+    """The player follows LogGP: in LogGOPSim no chunk is received while another one is reduced."""
     net = replace(NET, links=replace(LINKS, gap=0.0), fold_rate=20000.0)
     for collective, algorithm in CHUNKED:
         own = schedule(collective, algorithm, p)

@@ -222,7 +222,7 @@ def test_ranks_that_did_the_same_are_shown_once():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Makes records of ranks of three, each with calls by method, and returns their directory."""
+    """Return a function that makes records of ranks, each with calls by method, and returns their directory."""
     monkeypatch.setenv(flight.VARIABLE, str(tmp_path))
     directory = tmp_path / flight.run_name()
 
@@ -298,7 +298,7 @@ def test_a_dump_for_torch(run, tmp_path):
 
 
 def test_a_dump_begins_where_all_histories_do(tmp_path):
-    """Of every communicator: a rank that made more calls on others has fewer of this one left."""
+    """A rank that made more calls on other communicators has fewer of this one left."""
     calls = [ROW._replace(call=call, serial=call) for call in range(1, 9)]
     others = [ROW._replace(call=call, communicator="ranks 0-1", serial=call + 8) for call in range(1, 4)]
     torch_dump.write({0: calls[4:] + others, 1: calls + others, 2: calls[2:]}, tmp_path)

@@ -49,7 +49,7 @@ UCX_TLS = "rc,sm and more"
 
 @pytest.fixture
 def write(tmp_path):
-    """write(text) is the path of a site's file with it."""
+    """Return write(text): the path of a site's file with that text."""
 
     def make(text: str = "") -> Path:
         path = tmp_path / "site.toml"
@@ -61,7 +61,7 @@ def write(tmp_path):
 
 @pytest.fixture(autouse=True)
 def torch_is_there(monkeypatch):
-    """Jobs are written where torch may be missing, and these tests run there; nothing here starts it."""
+    """Make torch appear to be installed; these tests only write its jobs and start none."""
     find = kinds.find_spec
     monkeypatch.setattr(kinds, "find_spec", lambda name: True if name == "torch" else find(name))
 
@@ -74,7 +74,7 @@ def run(*words: object, status: int = 0) -> str:
 
 
 def rendered(directory: Path, kind: str = "sweep", *words: object) -> str:
-    """The one script of such a study."""
+    """Return the one script of such a study."""
     run("render", kind, *words, "-o", directory)
     (script,) = directory.glob("*.sbatch")
     return script.read_text()
@@ -455,7 +455,7 @@ def test_a_signal_ends_the_step_and_nothing_else_begins(sent, slow, asks, refuse
 
 @pytest.fixture
 def answers(tmp_path, monkeypatch):
-    """answers(sinfo="…") puts programs on the PATH that print this."""
+    """Return answers(sinfo="…"): put programs on the PATH that print this."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def put(**outputs: str) -> None:
@@ -579,7 +579,7 @@ def result(ranks: int = 2, commit: str | None = "c" * 40, rows: int = 1) -> str:
 
 @pytest.fixture
 def sweep(tmp_path):
-    """A rendered sweep of bcast on 1, 2 and 4 nodes, without results."""
+    """Return a rendered sweep of bcast on 1, 2 and 4 nodes, without results."""
     run("render", "sweep", "--nodes", "1,2,4", "--collectives", "bcast", "-o", tmp_path / "d")
     return tmp_path / "d"
 

@@ -19,21 +19,21 @@ KEPT = "kept from earlier runs, which --no-cache proves again"
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path, monkeypatch):
-    """An empty cache directory."""
+    """Return an empty cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "mpicoll" / "proofs"
 
 
 @pytest.fixture
 def proved(monkeypatch):
-    """The tasks that were proved, not served."""
+    """Return the list of tasks that were proved rather than read from the cache."""
     done, real = [], proofs.prove
     monkeypatch.setattr(proofs, "prove", lambda name, p: done.append((name, p)) or real(name, p))
     return done
 
 
 def without_times(output):
-    """The table without CPU seconds, which differ, and the last line."""
+    """Return the table without CPU seconds, which differ, and the last line."""
     return [line.split()[:-1] for line in output.splitlines()[:-1]]
 
 

@@ -18,7 +18,7 @@ SUM = np.dtype("u1")
 
 @pytest.fixture(autouse=True)
 def cold(tmp_path, monkeypatch):
-    """A process that has asked for nothing yet, on an empty cache."""
+    """Simulate a process that has requested no kernel yet, on an empty cache."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("MPICOLL_COMPILE", raising=False)

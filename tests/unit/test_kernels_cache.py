@@ -50,7 +50,7 @@ started: list[subprocess.Popen] = []
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """An empty cache directory in an empty place; however a test ends, so do the processes that it started."""
+    """Yield a directory with an empty cache, and kill at the end the processes that the test started."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     yield tmp_path
     while started:
@@ -112,7 +112,7 @@ def test_kernels_from_several_processes_live_together():
 
 @pytest.fixture
 def library(place):
-    """The package under another name, with a file where its cache would be, as if it were read-only."""
+    """Return a copy of the package under another name, with a file in place of its cache, as if read-only."""
     package = place / "lib" / "kernels_copy"
     shutil.copytree(Path(kernels.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "__pycache__").write_text("")
@@ -178,7 +178,7 @@ def compilations(**options):
 
 @pytest.fixture
 def lock(place, monkeypatch):
-    """The lock of the cache directory, as it is to whoever compiles here."""
+    """Return a lock that the package takes for the cache directory's."""
     file_lock = filelock.FileLock(place / "its.lock", is_singleton=False)
     monkeypatch.setattr(kernels.waiting, "_lock", lambda cache_path: file_lock)
     return file_lock
@@ -186,13 +186,13 @@ def lock(place, monkeypatch):
 
 @pytest.fixture
 def held(lock):
-    """Another one has it."""
+    """Hold the lock, as another process would."""
     with filelock.FileLock(lock.lock_file, is_singleton=False):
         yield
 
 
 def test_a_result_is_not_waited_for_until_its_lock_is_free(place, monkeypatch, held):
-    """A process that compiles one function after another hardly lets go of the lock between two."""
+    """A process that compiles one function after another holds the lock almost all the time."""
 
     def compile_elsewhere(seconds):
         shutil.copytree(place / "elsewhere", place / "cache", dirs_exist_ok=True)
@@ -262,7 +262,7 @@ def test_a_holder_that_goes_on_to_another_function_is_waited_for_again(lock, hel
 
 
 def test_a_missing_lock_is_reported(lock, monkeypatch, caplog):
-    """As on a network file system without locks."""
+    """A network file system without locks raises this error."""
 
     def refuse(*_, **__):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -43,7 +43,7 @@ def every(name: str) -> np.ndarray:
 
 
 def same(got: np.ndarray, expected: np.ndarray) -> bool:
-    """Equal bits, but any NaN for a NaN."""
+    """Return whether bits are equal, any NaN for a NaN."""
     nan = np.isnan(expected.astype(np.float32))
     return bool(((bits(got) == bits(expected)) | (nan & np.isnan(got.astype(np.float32)))).all())
 

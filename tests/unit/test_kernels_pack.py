@@ -37,7 +37,7 @@ IMPLEMENTATIONS = [pytest.param(Reference(), id="reference"), pytest.param(Numba
 
 
 def round_trip(both, layout, places):
-    """Packs, unpacks elsewhere, and holds both to the list of byte positions relative to `at`."""
+    """Pack, unpack elsewhere, and compare both with the list of byte positions relative to `at`."""
     pack, unpack = both
     random = np.random.default_rng(len(places))
     low, high = min(places, default=0), max(places, default=0) + 1

@@ -82,7 +82,7 @@ DEFINITIONS: dict[str, Callable] = {
 
 
 def special(dtype: np.dtype) -> list:
-    """Values that go wrong first: extremes, zeros, NaN, infinities."""
+    """Return special values: extremes, zeros, NaN, infinities."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return [0, 1, 2, limits.max, limits.min, limits.max - 1, limits.min + 1, 3, limits.max // 2 + 1]
@@ -96,7 +96,7 @@ def special(dtype: np.dtype) -> list:
 
 @cache
 def operands(dtype: np.dtype, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of special values first, as far as n goes, then random ones."""
+    """Return all pairs of special values first, as far as n goes, then random ones."""
     random = np.random.default_rng(20261120)
     if dtype.names:
         a, b = np.zeros(n, dtype), np.zeros(n, dtype)
@@ -158,7 +158,7 @@ IMPLEMENTATIONS = [pytest.param(by_reference, id="reference"), pytest.param(by_n
 
 
 class Guarded:
-    """A vector amid bytes that nobody may write: before it, after it and between the fields of a pair."""
+    """A vector among bytes that no kernel may write: before it, after it and between the fields of a pair."""
 
     def __init__(self, values: np.ndarray, front: int) -> None:
         self.dtype, self.n = values.dtype, values.size

@@ -28,7 +28,7 @@ IMPLEMENTATIONS = [pytest.param(by_reference, id="reference"), pytest.param(by_n
 
 
 def rounded(x: float, by: int, dtype: np.dtype) -> float:
-    """The number of the dtype nearest to x / by, found among the neighbours of a guess; ties do not occur here."""
+    """Return the number of the dtype nearest to x / by, among the neighbours of a guess; ties do not occur here."""
     if not math.isfinite(x):
         return x
     guess = dtype.type(x) / dtype.type(by)
@@ -38,7 +38,7 @@ def rounded(x: float, by: int, dtype: np.dtype) -> float:
 
 
 def numbers(dtype: np.dtype, n: int) -> np.ndarray:
-    """Small whole numbers, others, and what is no number."""
+    """Return small whole numbers, others, and values that are not numbers."""
     random = np.random.default_rng(20261121)
     parts = np.concatenate([np.arange(-n, n), random.standard_normal(2 * n) * 1e5, [math.inf, -math.inf, math.nan]])
     part = np.dtype("f4") if dtype in ("f4", "c8") else np.dtype("f8")

@@ -16,7 +16,7 @@ SAYS = {"mpich": "HYDRA build details:", "openmpi": "mpiexec (Open MPI) 5.0.8", 
 
 @pytest.fixture
 def environment_of(tmp_path):
-    """An environment with an mpiexec that says what it is."""
+    """Yield a function that makes an environment whose mpiexec prints a version text."""
 
     def make(says: str) -> Path:
         for name in ("python", "program"):

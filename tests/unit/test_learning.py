@@ -40,7 +40,7 @@ def lesson_of(nbytes, what=THREE):
 
 
 def taught(seconds, what=THREE, nbytes=1000):
-    """A lesson in which each candidate took so long, and ten times as long at first."""
+    """Return a lesson in which each candidate took `seconds`, and ten times as long in its untimed calls."""
     lesson = lesson_of(nbytes, what)
     while not lesson.is_over:
         at = what.index(lesson.current)

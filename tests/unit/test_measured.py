@@ -308,7 +308,7 @@ def test_a_file_without_the_collective(tmp_path):
 def test_a_file_without_messages(tmp_path):
     path = saved(tmp_path / "t.json", without_messages(played(schedule("allreduce", "ring", 4))))
     error = refused(*COMMAND, "--measured", path, "-o", tmp_path / "page.html")
-    assert error.endswith("no call to lay beside the model. Call of 32 B by ring on 4 ranks: no call has all its "
+    assert error.endswith("no call to show beside the model. Call of 32 B by ring on 4 ranks: no call has all its "
                           "messages in the file.")  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def test_a_damaged_call_is_named(category, name, value, words, tmp_path):
 
 
 def test_files_of_one_run_are_laid_together(tmp_path):
-    """As `mpicoll timeline` does: files that do not name their run are refused."""
+    """Files are merged as by `mpicoll timeline`: those that do not name their run are refused."""
     ring = schedule("allreduce", "ring", 4)
     first, second = saved(tmp_path / "1.json", played(ring)), saved(tmp_path / "2.json", played(ring, number=2))
     error = refused(*COMMAND, "--measured", first, "--measured", second, "-o", tmp_path / "page.html")

@@ -25,7 +25,7 @@ MPI = SimpleNamespace(SUM=np.add, MIN=np.minimum, MAX=np.maximum)
 
 
 class Clock:
-    """Seconds that pass only when somebody spends them."""
+    """A clock whose seconds pass only when a test spends them."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -22,7 +22,7 @@ def otf2():
 
 
 def written(otf2, path, folder):
-    """By rank and track, the records in order: what, microseconds, and what it says."""
+    """Return the records by rank and track, in order: kind, microseconds, and contents."""
     command.good("timeline", path, "--otf2", folder)
     records: dict[tuple[str, str], list[tuple]] = {}
     roots = []
@@ -90,7 +90,7 @@ def test_ranks_that_do_not_begin_at_zero_and_unmatched_messages(otf2, tmp_path):
 
 
 def rooted(collective, **facts):
-    """A call of a rooted collective on ranks 3 and 5."""
+    """Return a call of a rooted collective on ranks 3 and 5."""
     ranks = []
     for rank in (3, 5):
         of_rank = call(0, 9, name="Bcast")

@@ -38,7 +38,7 @@ def run(*traces, **facts):
 
 
 def hidden(*events, **facts):
-    """By name of each collective, its calls, the time inside, and that hidden."""
+    """Return each collective's number of calls, the time inside them, and the hidden part, by name."""
     rows = other_traces.sums(run(events, **facts))
     return {row.name: (sum(row.calls.values()), row.inside, row.hidden) for row in rows}
 

@@ -22,7 +22,7 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The names of the files in a wheel built from a copy of the checkout, without a network."""
+    """Return the names of the files in a wheel built from a copy of the checkout, without a network."""
     version = importlib.metadata.version("setuptools") if _installed("setuptools") else "0"
     if tuple(map(int, version.split(".")[:2])) < (70, 1) and not _installed("wheel"):
         pytest.skip("setuptools>=70.1 is not installed here, and no network is used to build a wheel")
@@ -82,7 +82,7 @@ def test_kernels_know_nothing_of_the_library():
 
 
 def paths_named_in(text: str) -> list[str]:
-    """The tokens in backquotes that look like paths: with a slash inside, or ending in .py or .md."""
+    """Return the tokens in backquotes that look like paths: with a slash inside, or ending in .py or .md."""
     return [token for token in re.findall(r"`([\w.*/-]+)`", text)
             if "/" in token.strip("/") or token.endswith(("/", ".py", ".md"))]
 
@@ -97,7 +97,7 @@ def test_paths_named_in_the_architecture_exist():
 
 
 def exists(path: str) -> bool:
-    """In the checkout or in the library; a bare file name may be anywhere in the library."""
+    """Return whether a path exists in the checkout or the library; a bare file name may be anywhere in the library."""
     if "/" not in path:
         return any(ROOT.glob(path)) or any((ROOT / "mpicoll").rglob(path))
     return any(any(base.glob(path.rstrip("/"))) for base in (ROOT, ROOT / "mpicoll"))

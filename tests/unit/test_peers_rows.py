@@ -12,7 +12,7 @@ CALL = Call("allreduce", 1000)
 
 
 def row(algorithm: str, samples: list[float], **more: object) -> Row:
-    """As `mpicoll bench` writes it, of a limit of 50 µs and 1,000 bytes."""
+    """Return a row as `mpicoll bench` writes it, with a limit of 50 µs and 1,000 bytes."""
     median = sorted(samples)[len(samples) // 2] if samples else None
     fields = {
         "kind": "result", "schema": 2, "collective": "allreduce", "size": 1000, "form": "blocking", "dtype": "float64",

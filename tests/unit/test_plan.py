@@ -41,7 +41,7 @@ from mpicoll.schedules.schedule import Schedule, schedule
 
 
 def counts_of(schedule, per_block):
-    """Elements for `per_block` in every block, in the collective's own terms."""
+    """Return the counts for `per_block` elements in every block, as the collective takes them."""
     return per_block * (len(schedule.blocks) if schedule.collective.naming == "vector" else schedule.parts)
 
 
@@ -264,7 +264,7 @@ def test_forwarded_blocks_stay_where_they_were_received():
 
 
 def row_of(plan, wanted):
-    """The first row of a kind, with a stage if it is a message, and its segments."""
+    """Return the first row of a kind, with a stage if it is a message, and its segments."""
     row = next(r for r in plan.rows.tolist() if r[0] == wanted and (wanted == REDUCE or r[4] >= 0))
     return row, plan.segments.tolist()[row[2] : row[3]]
 

@@ -42,7 +42,7 @@ class CommState:
 
 @pytest.fixture
 def thread():
-    """Threads that nothing else uses."""
+    """Yield a progress thread and driver that nothing else uses."""
     started = ProgressThread()
     yield started
     started.stop()
@@ -50,7 +50,7 @@ def thread():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The thread's clock, which a test sets."""
+    """Return the thread's clock, which a test sets."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now

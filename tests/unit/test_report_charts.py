@@ -56,7 +56,7 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 
 def seen(colour: str, eye: np.ndarray) -> np.ndarray:
-    """A colour in CIELAB, where distances are as they seem: 2 is just noticeable."""
+    """Return a colour in CIELAB, where distances are as an eye perceives them: 2 is just noticeable."""
     part = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
     xyz = TO_XYZ @ np.clip(eye.reshape(3, 3) @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
@@ -72,7 +72,7 @@ def test_colours_are_told_apart(eye):
 
 
 def times(folder, chose="ring", **of):
-    """A group of one size: each algorithm's median, with an interval of 5 % about it; and what auto chose."""
+    """Return a group of one size: each algorithm's median, with an interval of 5 % about it, and the choice of auto."""
     lines = [
         result("bcast", name, 8, 4, 1)
         | {"median_us": t, "interval_us": [t * 0.95, t * 1.05], "ratio": None if name == "native" else of["native"] / t}

@@ -31,7 +31,7 @@ def good(*args):
 
 
 def refused(*args, status=2):
-    """The last line, after those that say what was read."""
+    """Return the last line, after those that say which files were read."""
     result = run(*args)
     last = result.stderr.splitlines()[-1]
     assert result.exit_code == status and last.startswith("mpicoll"), result.output
@@ -39,7 +39,7 @@ def refused(*args, status=2):
 
 
 def line(output: str, *words: str) -> str:
-    """The first line that has all these words."""
+    """Return the first line that has all these words."""
     return next(text for text in output.splitlines() if all(word in text for word in words))
 
 

@@ -77,7 +77,7 @@ def test_one_algorithm_everywhere():
 
 
 def test_sizes_are_those_of_bench():
-    """Of an allgather a rank's share: the call has p times as many bytes."""
+    """The size of an allgather is a rank's share: the call has p times as many bytes."""
     ((_, cell),) = tiles(modelled.areas(["allgather"], [16], blocks(4), [4096]), "rules").items()
     lines = costs(NET, "allgather", 16, True, by_blocks(16, 4), np.array([16 * 4096]))
     assert cell["time"] == pytest.approx(min(us[0] for *_, us in lines))

@@ -12,7 +12,7 @@ from mpicoll.progress.times import Times
 
 
 def record(sequence, messages=0, lost=0):
-    """The record of a call that begins at so many seconds; its messages go to ranks 0, 1 …"""
+    """Return the record of a call that begins at `sequence` seconds; its messages go to ranks 0, 1 …"""
     rows = np.zeros((messages, COLUMNS), np.int64)
     rows[:, PEER] = range(messages)
     times = Times(float(sequence), sequence + 0.25, sequence + 0.5, Events(None, rows, lost, 0))
@@ -20,7 +20,7 @@ def record(sequence, messages=0, lost=0):
 
 
 def recorded(ring_, first=0):
-    """The calls that a ring has, as (sequence, peers of messages)."""
+    """Return the calls that a ring has, as (sequence, peers of messages)."""
     kept = ring_.since(first)
     ends = [(row[ring.SEQUENCE], row[ring.FIRST], row[ring.FIRST] + row[ring.ROWS]) for row in kept.calls.tolist()]
     return [(sequence, kept.messages[begin:end, PEER].tolist()) for sequence, begin, end in ends], kept.dropped

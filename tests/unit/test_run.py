@@ -24,7 +24,7 @@ from mpicoll.benchmarks import launch
 
 @pytest.fixture(autouse=True)
 def any_mpi(monkeypatch):
-    """These tests need no MPI in the environment."""
+    """Take the MPI to be MPICH: these tests need none in the environment."""
     monkeypatch.setattr(launch, "flavour", lambda python=None: "mpich")
     monkeypatch.setattr(launcher, "flavour", lambda: "mpich")
 

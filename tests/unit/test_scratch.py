@@ -11,7 +11,7 @@ from mpicoll.runtime.scratch import MAX_KEPT, Scratch
 
 
 def scratch() -> Scratch:
-    """Scratch that no fast path shares."""
+    """Return scratch that no fast path shares."""
     fast_path: Any = SimpleNamespace(share_scratch=lambda array: True, reclaim_scratch=lambda in_use: True)
     return Scratch(fast_path)
 

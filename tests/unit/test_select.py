@@ -82,7 +82,7 @@ def test_one_host_is_as_if_hosts_were_not_known(collective):
 
 
 def on_hosts(p):
-    """A rank on each."""
+    """Return a node for each rank."""
     return tuple((rank,) for rank in range(p))
 
 
@@ -153,7 +153,7 @@ def test_rules_for_hosts_rise(rules):
 @pytest.mark.parametrize("p", [5, 8])
 @pytest.mark.parametrize("collective", RULES)
 def test_a_rule_holds_from_its_bound_on(collective, p):
-    """For five ranks those that speak of powers of two are as if they were not there."""
+    """Rules for powers of two do not apply to five ranks."""
     alike = [rule for rule in RULES[collective] if p == 8 or not rule.only_powers_of_two]
     rules = [rule for rule, after in zip(alike, (*alike[1:], None)) if after is None or after.above > rule.above]
     for before, rule in zip((None, *rules), rules):
@@ -251,7 +251,7 @@ def test_forced_chunks_take_the_place_of_the_models():
 
 
 def test_forced_algorithms_keep_fixed_chunks_that_are_nearly_as_fast():
-    """On a network measured in passing; there are no fixed chunks of others."""
+    """The first Comm measured the network; other algorithms have no fixed chunks."""
     net, nodes = replace(network("infiniband"), rough=True), on_hosts(8)
     for spec, reason in (("chain", ""), ("binary_tree", ", in these chunks for the least time by the model")):
         forced = Overrides().merged({"bcast": spec}, None, None, None)

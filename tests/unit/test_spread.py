@@ -37,7 +37,7 @@ def test_layout_of_pairs_is_of_one_rank():
     assert (placed.input_at((1, 0)), placed.input_at((1, 1))) == (0, 10)
     assert (placed.output_at((0, 1)), placed.output_at((1, 1))) == (20, 30)
     with pytest.raises(KeyError):
-        placed.size((0, 0))  # nobody told this rank
+        placed.size((0, 0))  # no rank sent it to this one
 
 
 def test_all_sizes_may_be_known():
@@ -71,7 +71,7 @@ def test_lanes_of_ranks_that_know_only_their_own(window):
 
 
 def test_a_block_beyond_the_limit_is_cut():
-    """By the limit itself, since nobody knows how long the others' blocks are."""
+    """Compare with the limit itself, since this rank does not know the lengths of the others' blocks."""
     pairwise, n = schedule("alltoall", "pairwise", 2), 3 * MAX_MESSAGE + 1
     plan = lower(pairwise, 0, Shares((1, n), (1, 2), (0, 1), (0, 1)), 1, chunk_bytes=1 << 40)
     assert (plan.slice, plan.lanes) == (MAX_MESSAGE, 4)

@@ -41,7 +41,7 @@ def odd(block):
 
 @pytest.fixture
 def toys(registry) -> None:
-    """Reductions and broadcasts of several strands, under the same names; gone after the test."""
+    """Register reductions and broadcasts of several strands under the same names, for the test only."""
     for name, body, blocks, strand in (
         ("twofold", twofold, 2, odd),
         ("woven", woven, lambda p: p, odd),
@@ -53,7 +53,7 @@ def toys(registry) -> None:
 
 
 def stacked(layers, p, blocks):
-    """A reduction made of some layers."""
+    """Return a reduction made of some layers."""
     entry = Algorithm(COLLECTIVES["reduce"], "stacked", lambda p: layers, NOTHING, lambda p: blocks, layered=True)
     return Schedule(entry, p)
 

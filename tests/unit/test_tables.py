@@ -17,7 +17,7 @@ from mpicoll.proofs import check_plan
 from mpicoll.proofs.check_plan import Case, check_tables, in_place_forms, lower_all
 from mpicoll.proofs.check_schedule import verify
 from mpicoll.proofs.prove import schedules
-from mpicoll.schedules.collectives import everybody
+from mpicoll.schedules.collectives import from_all_ranks
 from mpicoll.schedules.ir import INPUT, VALUE, Loc, Recv, RecvReduce, Reduce, Send
 from mpicoll.schedules.registry import registered
 from mpicoll.schedules.schedule import Schedule, schedule
@@ -26,7 +26,7 @@ MANY, QUICK = 400, 80    # mutants of an algorithm's tables
 
 
 def small_cases(schedule):
-    """Whole blocks and chunks, both uneven, elements of two bytes."""
+    """Return cases with whole blocks and with chunks, both uneven, with elements of two bytes."""
     if schedule.collective.naming == "none":
         return [Case(0, 1, None, 4)]
     k = max(1, len(schedule.blocks)) if schedule.collective.naming == "vector" else 1
@@ -52,7 +52,7 @@ def caught(schedule, case, in_place, plans):
 
 
 def check_mutant(schedule, case, in_place, plans, rank, what, broken):
-    """A change is found in the plan's form or by running it, or it is shown to change nothing."""
+    """Check that a changed plan has a fault in its form, fails when run, or gives the same result."""
     others = [*plans[:rank], broken, *plans[rank + 1 :]]
     if not faults(broken) and not caught(schedule, case, in_place, others):
         assert same_result(plans, others), (
@@ -102,7 +102,7 @@ def test_a_few_mutants_at_larger_p(entry, pytestconfig):
 
 
 def test_changes_that_change_nothing():
-    """exscan's rank 1 keeps what arrived and reduces into a copy of it, on which nobody else looks."""
+    """exscan's rank 1 keeps what arrived and reduces into a copy of it, which no other operation reads."""
 
     def alike(schedule, case):
         plans = lower_all(schedule, case, False)
@@ -132,7 +132,7 @@ def test_same_result_refuses_what_depends_on_who_is_faster():
 
 
 def test_lanes_that_meet_in_the_output():
-    """A value that nobody looks at, put where another lane's result comes, is found whoever is faster."""
+    """An unread value at the place of another lane's result is detected, whichever lane is faster."""
     doubling, case = schedule("reduce_scatter", "recursive_doubling", 4), Case((0, 3, 1, 4), 2, 4, 2)
     plan = lower_all(doubling, case, False)[1]
     assert faults(plan) == []
@@ -148,8 +148,8 @@ def test_strands_that_meet_in_the_output():
     assert faults(changed(plan, "segments", (read, 0), OUT)) == ["strands apart in the output, as they do not wait"]
 
 
-def test_nobody_writes_the_input():
-    """Not even what is there already."""
+def test_no_operation_writes_the_input():
+    """No operation writes the input, not even with its own contents."""
     (plan,) = lower_all(schedule("allreduce", "ring", 1), Case(4, 2, None, 4), False)
     assert "row 0" in faults(changed(plan, "segments", (0, 0), IN))
     plan = lower_all(schedule("bcast", "chain", 2), Case(4, 2, None, 4), True)[1]
@@ -229,7 +229,7 @@ def test_cases(entry):
     lanes = [plan.lanes for case in cases for plan in lower_all(schedule, case, False)[:1]]
     assert {0, 1} <= {case.counts for case in cases}
     assert max(lanes) > max(case.window for case in cases if case.chunk_bytes)
-    has_average = entry.collective.reduces and entry.collective.covers is everybody
+    has_average = entry.collective.reduces and entry.collective.covers is from_all_ranks
     sums = {(case.averaged, case.float32_sums) for case in check_plan.cases(Schedule(entry, served(entry, 32)))}
     assert {averaged for averaged, _ in sums} == ({False, True} if has_average else {False})
     assert ((False, True) in sums) == (entry.collective.reduces and schedule.codec is None)
@@ -292,7 +292,7 @@ class RandomAllreduce:
                 self.emit(source, target, blocks, reduces)
 
     def trees(self, block):
-        """(child, parent, block), children first, and (parent, child, block), parents first."""
+        """Return (child, parent, block), children first, and (parent, child, block), parents first."""
         ranks = list(range(self.p))
         self.draw.shuffle(ranks)
         up = [(rank, self.draw.choice(ranks[:i])) for i, rank in enumerate(ranks) if i][::-1]
@@ -311,7 +311,7 @@ class RandomAllreduce:
             yield source, target, tuple(blocks)
 
     def emit(self, source, target, blocks, reduces):
-        """One message: reduced at once, or from an accumulator, or just received."""
+        """Add one message: reduced on arrival, reduced from an accumulator, or only received."""
         self.add(source, Send(target, blocks))
         side = self.draw.choice(["left", "right"])
         if not reduces:
@@ -325,7 +325,7 @@ class RandomAllreduce:
             self.programs[target].append([Reduce(Loc(VALUE, b), Loc(name, b), side) for b in blocks])
 
     def add(self, rank, op):
-        """As a step of its own, or in the last one where that has other blocks only."""
+        """Add an operation as a step of its own, or to the last step if that has other blocks only."""
         program = self.programs[rank]
         apart = program and not any(isinstance(x, Reduce) or set(x.blocks) & set(op.blocks) for x in program[-1])
         if apart and self.draw.random() < 0.5:

@@ -36,13 +36,13 @@ US = 1e-6
 
 
 def message(kind, peer, posted, arrived, ended=None, step=0, slot=0, chunk=0, nbytes=8):
-    """A row of a table of messages, with times in microseconds."""
+    """Return a row of a table of messages, with times in microseconds."""
     times = [round(1000 * t) for t in (posted, arrived, arrived if ended is None else ended)]
     return [kind, peer, nbytes, 0, slot, chunk, step, 0, *times]
 
 
 def call(began, ended, *messages, number=1, form="blocking", waited=None, name="Allreduce", algorithm="ring", nbytes=8):
-    """A call on a rank, with times in microseconds."""
+    """Return a call on a rank, with times in microseconds."""
     facts = {"collective": "allreduce", "form": form, "bytes": nbytes, "algorithm": algorithm}
     rows = np.array(messages, np.int64).reshape(-1, 11)
     times = began * US, (began if waited is None else waited) * US, ended * US
@@ -54,7 +54,7 @@ def of(rank, *calls, spans=()):
 
 
 def exchange(late=0.0):
-    """Two ranks that exchange messages, of which rank 1 begins late."""
+    """Return two ranks that exchange messages, of which rank 1 begins late."""
     here = message(SEND, 1, 1, 11 + late, 12 + late), message(RECV, 1, 1, 11 + late, 12 + late)
     there = message(SEND, 0, 1 + late, 11 + late, 13 + late), message(RECV, 0, 1 + late, 11 + late, 13 + late)
     return [of(0, call(0, 12 + late, *here)), of(1, call(late, 13 + late, *there))]
@@ -255,7 +255,7 @@ def test_two_runs_in_one_file(tmp_path):
 
 
 def with_turns():
-    """Rank 0 computes from 2 to 30 µs while threads advance its call in turns; rank 1 has none."""
+    """Return two ranks: rank 0 computes from 2 to 30 µs while threads advance its call; rank 1 has no turns."""
     steps = [message(SEND, 1, 1, 11, step=0), message(RECV, 1, 1, 21, 22, step=1), message(RECV, 1, 22, 36, step=2)]
     here = call(0, 40, *steps, form="nonblocking", name="Iallreduce", waited=30)
     turns = [(0, 10, 11, 0, 0, 1), (0, 20, 22, 1, 8, 1), (1, 35, 36, 0, 0, 1)]

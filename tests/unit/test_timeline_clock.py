@@ -44,7 +44,7 @@ delays = st.lists(st.tuples(st.floats(1e-7, 1e-3), st.floats(1e-7, 1e-3)), min_s
 
 
 def reading(own, reference, true, exchanges):
-    """A reading of a rank's clock at a true time, by messages that take as long as given there and back."""
+    """Return a reading of a rank's clock at a true time; `exchanges` has the seconds of each message there and back."""
     times = []
     for there, back in exchanges:
         times.append((own(true), reference(true + there), own(true + there + back)))
@@ -53,7 +53,7 @@ def reading(own, reference, true, exchanges):
 
 
 def record(own, starts):
-    """Calls of 100 µs with a step of 50 at true times, as a rank's ring has them."""
+    """Return calls of 100 µs with a step of 50 at true times, as a rank's ring has them."""
     calls = np.zeros((len(starts), ring.CALL_COLUMNS), np.int64)
     rows = np.zeros((len(starts), COLUMNS), np.int64)
     shown = lambda times: np.round(own(times) * 1e9).astype(np.int64)
@@ -93,13 +93,13 @@ TURN, EVERY = 0.25, 0.01  # seconds after which drift changes its sign, and betw
 
 
 def triangular(share):
-    """A clock that drifts by a share, ahead and back in turns of TURN seconds; it shows nanoseconds."""
+    """Return a clock in nanoseconds that drifts by a share, ahead and back in turns of TURN seconds."""
     ahead = lambda true: share * np.where(true // TURN % 2 == 1, TURN - true % TURN, true % TURN)
     return lambda true: np.round((true + ahead(true)) * 1e9).astype(np.int64)
 
 
 def exchanges(shares, late):
-    """Timelines of ranks whose clocks are triangular: each sends to all others in a call every EVERY seconds."""
+    """Return timelines of ranks whose clocks are triangular: each sends to all others in a call every EVERY seconds."""
     draw, ranks = np.random.default_rng(1), range(len(shares))
     shown = [triangular(share) for share in shares]
     calls = [[] for _ in ranks]
@@ -119,7 +119,7 @@ def exchanges(shares, late):
 
 
 def wrong(timelines):
-    """The most seconds by which the beginnings of a call, which is at one true time, are apart."""
+    """Return the most seconds between the beginnings of a call, which are at one true time."""
     began = np.array([[call.began for call in timeline.calls] for timeline in timelines])
     return np.ptp(began, axis=0).max()
 

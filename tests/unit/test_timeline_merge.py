@@ -22,7 +22,7 @@ ALONE = "pass each of them alone"
 
 
 def saved(path, timelines, run="job", clock="boot", host="node1"):
-    """A file of ranks whose processes are those of this run and host."""
+    """Save a file of ranks whose processes are those of this run and host; return its path."""
     ranks = [
         timeline._replace(identity=Identity(run, clock, f"{clock}:{run}:{timeline.rank}"), host=host)
         for timeline in timelines
@@ -32,7 +32,7 @@ def saved(path, timelines, run="job", clock="boot", host="node1"):
 
 
 def later(timelines, number, by):
-    """The same ranks with a call of another number, so many microseconds later."""
+    """Return the same ranks with a call of another number, `by` microseconds later."""
     moved = []
     for timeline in timelines:
         rows = [part.messages.copy() for part in timeline.calls]

@@ -109,7 +109,7 @@ def test_rates_are_max_min_fair(seed):
 
 
 def test_a_message_slows_down_while_another_is_on_its_link():
-    """Of 1000 bytes half are gone when the second message starts; the rest takes twice as long."""
+    """Half of 1000 bytes are sent when the second message starts; the rest takes twice as long."""
     fabric = Fabric(Torus(dims=(3,)), PLAIN.links, 3)
     first, second = (Flow(None, fabric.route(0, 1), RATE, 1000.0, ALPHA) for _ in range(2))
     fabric.start(first, 0.0)

@@ -65,7 +65,7 @@ LAYERS = {
 
 
 def slope(loss, array, at, step=1e-6):
-    """The change of a loss with one number of an array."""
+    """Return the change of a loss with one number of an array."""
     before, slopes = array[at], []
     for change in (step, -step):
         array[at] = before + change
@@ -258,7 +258,7 @@ def test_pictures_show_what_is_waited_for():
     events = [Event(0.0, 0.001, 0.003, "Iallreduce"), Event(0.004, 0.004, 0.005, "Bcast")]
     (rows,) = pictures.timeline([events]).to_dict()["datasets"].values()
     assert [(row["what"], row["from"], row["to"]) for row in rows] == [
-        ("under way", 0.0, 1.0), ("waited for", 1.0, 3.0), ("waited for", 4.0, 5.0),
+        ("in flight", 0.0, 1.0), ("waited for", 1.0, 3.0), ("waited for", 4.0, 5.0),
     ]  # fmt: skip
 
 

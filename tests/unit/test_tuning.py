@@ -34,7 +34,7 @@ GOOD = {
 
 
 def changed(*path, to=None, without=False):
-    """The good table with one thing in it changed, or left out."""
+    """Return the good table with one entry changed, or left out."""
     table = copy.deepcopy(GOOD)
     *way, last = path
     inner = table

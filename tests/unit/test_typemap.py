@@ -15,7 +15,7 @@ from mpicoll.buffers.typemap import UNKNOWN, Part, Typemap, derived
 
 
 def typemap(recipe: recipes.Recipe) -> Typemap:
-    """As datatypes reads it from MPI."""
+    """Return the typemap that mpicoll derives from a recipe."""
     if isinstance(recipe, str):
         return Typemap(Runs.of([0], [recipes.SIZES[recipe]]), recipe, 1)
     combiner, parts, parameters = recipe
@@ -29,7 +29,7 @@ def places(layout: Runs | None) -> list[int]:
 
 
 def leaves(recipe: recipes.Recipe) -> list[str]:
-    """The names in its signature; what is repeated no times at all may be in it or not."""
+    """Return the predefined datatypes in the recipe, those that it repeats zero times included."""
     return [recipe] if isinstance(recipe, str) else [name for part in recipe[1] for name in leaves(part)]
 
 

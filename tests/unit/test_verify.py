@@ -25,7 +25,7 @@ QUICK = 30  # mutants of a schedule
 
 
 def claiming(entry, **claims):
-    """The algorithm under other claims."""
+    """Return the algorithm under other claims."""
     return replace(entry, claims=replace(entry.claims, **claims))
 
 
@@ -142,10 +142,10 @@ BROKEN = {
         (0, 0, 0), LEFT, f"1..1 and 0..0 to combine in this order at {BLOCK}", "1..1 before 0..0 is out of rank order"),
     "a message dropped, for which all below wait": (
         Schedule(at_rank(find("reduce", "chain"), 2, lambda program: Strands((program[0][:1],))), 4),
-        (0, 0, 0), REDUCE_1, "every message matched", "deadlock: 2 strands wait for ever (rank 1 in step 0)"),
+        (0, 0, 0), REDUCE_1, "every message matched", "deadlock: 2 strands wait forever (rank 1 in step 0)"),
     "both send before they receive": (
         of_ranks("allreduce", [TO_1, REDUCE_1], [TO_0, REDUCE_0]),
-        (0, 0, 0), TO_1, "every message matched", "deadlock: 2 strands wait for ever (rank 1 in step 0)"),
+        (0, 0, 0), TO_1, "every message matched", "deadlock: 2 strands wait forever (rank 1 in step 0)"),
     "a contribution doubled": (
         adhoc("allreduce", doubling_that_stays, 4),
         (1, 0, 1), REDUCE_0, f"{{0, 1}} and {{0, 1}} to combine in this order at {BLOCK}",

@@ -92,7 +92,7 @@ def test_a_call_that_was_refused_keeps_later_ones_waiting():
     assert report(here(failures=[REFUSED]), CallId(9, 0, "Scan")).startswith("!rank 1 has not made this call: raised E")
 
 
-def test_an_error_before_the_call_is_told_of_only_where_nobody_is_missing():
+def test_an_error_before_the_call_is_reported_only_if_no_rank_is_missing():
     answers = {1: here(calls=7, under_way=[MINE], failures=[REFUSED]), 2: here()}
     whereabouts = find(MINE, [1, 2], (), answers)
     assert list(whereabouts) == [2] and not whereabouts[2].certain

@@ -1,4 +1,4 @@
-"""Docstrings are plain text: code in single backquotes, and indented blocks that are shown as they stand."""
+"""Docstrings are plain text: code in single backquotes, and indented blocks that are shown verbatim."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ explore.Board = class {
     this.rows = this.makeRows();
     this.places = new Map(this.rows.map((row, i) => [row.id, i]));
     this.lanes = Math.max(1, ...Array.from({ length: schedule.steps }, (_, i) => this.pack(this.at(i + 1)).length));
-    if (schedule.time) // messages of several steps may be under way
+    if (schedule.time) // messages of several steps may be in flight
       for (const [leave] of schedule.time.messages) this.lanes = Math.max(this.lanes,
           this.pack(explore.underWay(data, schedule, leave)).length);
   }

@@ -9,7 +9,7 @@ explore.bytes = (n) => {
   return `${Number((n / unit).toPrecision(4))} ${name}`;
 };
 
-/** The messages that are under way at a time, as explore.messages has those of a step. */
+/** The messages in flight at a time, as explore.messages has those of a step. */
 explore.underWay = (data, schedule, us) => {
   const { messages } = schedule.time;
   const wanted = schedule.messages.filter((_, i) => messages[i][0] <= us && us < messages[i][1]);

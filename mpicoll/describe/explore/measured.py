@@ -110,7 +110,7 @@ def lay_beside(
             new[str(key)] = key, schedule
         by_key[str(key)].append(recording)
     if not by_key:
-        raise ValueError(f"{timeline.path} has no call to lay beside the model. {' '.join(refused)}")
+        raise ValueError(f"{timeline.path} has no call to show beside the model. {' '.join(refused)}")
     return Measured(timeline.path, timeline.facts.get("clock_error_us", 0.0), dict(by_key), refused), [*new.values()]
 
 

@@ -8,7 +8,7 @@ explore.panels = {
           .map((m) => `${m.source} to ${m.destination}`);
       const reducing = schedule.time.computes.filter(([, begin, end]) => begin <= us && us < end).map(([rank]) => rank);
       const state = us >= schedule.time.us ? "ended"
-          : `${moving.length} message${moving.length === 1 ? "" : "s"} under way`
+          : `${moving.length} message${moving.length === 1 ? "" : "s"} in flight`
         + (words.length ? `: ${words.join(", ")}${moving.length > 6 ? ` and ${moving.length - 6} more` : ""}` : "")
         + (reducing.length ? `; reducing or copying: rank ${explore.spans(new Set(reducing))}` : "");
       const end = schedule.time.us;

@@ -33,7 +33,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Words:
-    """Texts that stand once on the page, each known by its number."""
+    """Texts that the page has once, each with a number."""
 
     texts: list[str] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def record(
 ) -> Record:
     """Return what the page shows of a schedule; of one that a proof rejects, up to the fault, and the fault.
 
-    clock: what its times are taken from, if the page is to have them; recordings: measured calls to lay beside it.
+    clock: what its times are taken from, if the page is to have them; recordings: measured calls to show beside it.
     """
     witness = Witness(schedule)
     witness.run()
@@ -230,6 +230,6 @@ def _wrong_ends(schedule: Schedule, witness: Witness) -> Iterator[Wrong]:
         for block in schedule.ends(rank):
             got = witness.trace.memory[rank][VALUE].get(block)
             has = set(contributors(got)) if got is not None else set()
-            wants = set(contributors(expected_value(schedule, rank, block)))
-            if has != wants:
-                yield rank, VALUE, block, sorted(wants - has), [], sorted(has - wants)
+            expected = set(contributors(expected_value(schedule, rank, block)))
+            if has != expected:
+                yield rank, VALUE, block, sorted(expected - has), [], sorted(has - expected)

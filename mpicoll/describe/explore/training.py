@@ -136,7 +136,7 @@ def step(training: Training, schedules: dict[str, tuple[Key, Schedule]]) -> Reco
 def order(ranks: Sequence[RankStep]) -> list[Moment]:
     """Return the moments of a step: events of all ranks, in an order that is every rank's own.
 
-    In each round every rank goes on by one event, if all ranks that take part in it have come to it.
+    In each round every rank advances by one event, if all ranks that take part in the event have reached it.
     """
     chains = {own.rank: deque(sorted(_events(own), key=lambda event: event[0])) for own in ranks}
     missing = Counter(event for chain in chains.values() for _, event in chain if event.category == CALL)

@@ -124,7 +124,8 @@ class Selection(MPI.Intracomm):
         A reduction whose operator has no kernel for the datatype runs native; datatype None is one with a kernel.
         counts: of all ranks, in any unit, for allgatherv and reduce_scatter; None for equal counts.
         Raises UnknownAlgorithm, OperatorError for an operator that MPI does not allow for the datatype, DatatypeError,
-        TypecodeError, ArgumentError for counts of another collective or number of ranks, and CommError for a neighbourhood collective on a communicator without a topology.
+        TypecodeError, ArgumentError for counts of another collective or number of ranks, and CommError for a
+        neighbourhood collective on a communicator without a topology.
         """
         state, collective = self._open(), canonical_name(collective)
         if collective not in RULES:

@@ -48,7 +48,7 @@ def skew_class(counts: Sequence[int]) -> int:
     """Return the class of a call with these counts of all ranks, in any unit.
 
     >>> [skew_class(counts) for counts in ([5, 5, 5], [0, 0, 0], [1, 1, 2], [0, 9, 0], [1, 1, 1, 1, 96, 1, 1, 1])]
-    [0, 0, 1, 1, 3]
+    [0, 0, 1, 2, 3]
     """
     if len(counts) not in RANKS:
         return EVEN

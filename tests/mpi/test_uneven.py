@@ -11,6 +11,7 @@ from support.cases import Checks
 
 import mpicoll
 from mpicoll.benchmarks.cases.counts import SHARES
+from mpicoll.errors import ArgumentError
 from mpicoll.schedules.collectives import BLOCKING, FORMS, NONBLOCKING
 
 LINKS = {"latency": 60, "rendezvous": 120, "gap": 5, "short_rate": 24, "rate": 24}
@@ -83,5 +84,5 @@ def test_the_trace_shows_the_choice_of_each_class(slow, collective, form):
 
 def test_explain_refuses_wrong_counts(slow):
     for collective, counts in (("bcast", [1] * slow.size), ("allgatherv", [1] * (slow.size + 1))):
-        with pytest.raises(mpicoll.ArgumentError, match="counts"):
+        with pytest.raises(ArgumentError, match="counts"):
             slow.explain(collective, 8, counts=counts)

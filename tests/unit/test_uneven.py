@@ -104,7 +104,7 @@ def test_every_call_has_one_class():
                 1, uneven.skew_limits(k)[1] * total) and not (k and not total)]  # fmt: skip
             assert classes == [uneven.skew_class(counts)]
         for skew in range(1, 3):
-            assert uneven.skew_class(uneven.typical_shares(skew, p)) == min(skew, 1 if p == 3 else skew)
+            assert uneven.skew_class(uneven.typical_shares(skew, p)) == skew
     assert uneven.skew_class([1, 0]) == uneven.skew_class([1, *[0] * 40]) == uneven.EVEN
 
 

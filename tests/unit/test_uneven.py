@@ -28,7 +28,9 @@ from mpicoll.selection.modelled import candidates, modelled_rules
 from mpicoll.selection.rules import Rule
 from mpicoll.selection.select import Overrides, choose, same_choice
 
-LINKS = replace(network("infiniband").links, latency=60.0, rendezvous=120.0, gap=5.0, short_rate=24.0, rate=24.0)
+LINKS = replace(
+    network("infiniband").links, latency=60.0, rendezvous=120.0, gap=5.0, short_rate=24.0, rate=24.0, ports=1
+)
 SLOW = replace(network("infiniband"), name="slow", links=LINKS, short_bytes=65536.0)  # 200 Mbit/s a host
 KINDS = ("spike", "uneven", "skewed")
 

@@ -14,8 +14,13 @@ from ..cli.group import alone, asking, console
 from ..cli.names import canonical
 from ..cli.placement import Nodes, places_ranks
 from ..cost.network import network
+from ..schedules.collectives import base_collective
+from ..schedules.schedule import schedule
 from ..selection.modelled import costs, modelled_rules, ranking
 from ..selection.rules import UNKNOWN_TO_ALL
+from ..selection.uneven import COLLECTIVES as UNEVEN
+from ..selection.uneven import skew_class, uneven_costs, uneven_rules, uneven_us
+from .cases.counts import EVEN, SHARES
 
 BEST = 3  # choices that are listed for a size
 
@@ -26,9 +31,13 @@ BEST = 3  # choices that are listed for a size
 @places_ranks
 @click.option("--sizes", default="8:16M:8", show_default=True, help="Bytes: a list of sizes and ranges.")
 @click.option("--network", "name", default="infiniband", show_default=True, help="A network's file, or a preset.")
+@click.option("--counts", type=click.Choice(list(SHARES)), default=EVEN, show_default=True,
+              help="How the bytes are shared out among ranks, as for bench.")
 @click.option("--ordered", is_flag=True, help="For an operator that does not commute.")
 @click.option("--json", "as_json", is_flag=True, help="[{collective, bytes, p, algorithm, chunk_bytes, …}].")
-def choose(collective: str, p: int, where: Nodes, sizes: str, name: str, ordered: bool, as_json: bool) -> None:
+def choose(
+    collective: str, p: int, where: Nodes, sizes: str, name: str, counts: str, ordered: bool, as_json: bool
+) -> None:
     """Show which algorithm and chunk the model calls the fastest for COLLECTIVE, and what it takes, in microseconds.
 
     That is what `auto` chooses where MPICOLL_NETWORK names the same network. The next fastest follow in the same row.
@@ -40,16 +49,23 @@ def choose(collective: str, p: int, where: Nodes, sizes: str, name: str, ordered
             net.topology.check(len(nodes))
         if collective in UNKNOWN_TO_ALL:
             raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
-    rules = modelled_rules(net, collective, p, not ordered, nodes)
-    lines = costs(net, collective, p, not ordered, nodes, np.array(numbers))
-    rows = []
+        if counts != EVEN and collective not in UNEVEN:
+            raise ValueError(f"--counts is {counts}, and {collective} has equal shares; give {' or '.join(UNEVEN)}")
+    shares, case = SHARES[counts](1 << 20, p), (net, collective, p, not ordered, nodes)
+    skew, rows = skew_class(shares), list[dict[str, Any]]()
+    rules = uneven_rules(*case, skew) if skew else modelled_rules(*case)
+    lines = uneven_costs(*case, numbers, shares) if skew else costs(*case, np.array(numbers))
     for i, nbytes in enumerate(numbers):
         rule = next(rule for rule in reversed(rules) if rule.fits(nbytes, p))
         how = rule.algorithm, rule.chunk_bytes
-        chosen_us = next(float(us[i]) for algorithm, chunk, _, us in lines if (algorithm, chunk) == how)
+        if skew:
+            planned = schedule(base_collective(collective), rule.algorithm, p, commutative=not ordered, nodes=nodes)
+            chosen_us = uneven_us(net, planned, nodes, nbytes, shares, rule.chunk_bytes, rule.window)
+        else:
+            chosen_us = next(float(us[i]) for algorithm, chunk, _, us in lines if (algorithm, chunk) == how)
         others = [(us, name) for us, name in ranking(lines, i) if name != rule.algorithm][: BEST - 1]
         rows.append({
-            "collective": collective, "bytes": nbytes, "p": p,
+            "collective": collective, "bytes": nbytes, "p": p, "counts": counts,
             "algorithm": rule.algorithm, "chunk_bytes": rule.chunk_bytes, "window": rule.window,
             "model_us": round(chosen_us, 2),
             "next": [{"algorithm": name, "model_us": round(us, 2)} for us, name in others],
@@ -57,7 +73,9 @@ def choose(collective: str, p: int, where: Nodes, sizes: str, name: str, ordered
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        console().print(_table(f"{collective} on {p} ranks, {where.in_words(nodes)}, {net.name}", rows))
+        shared_out = "" if counts == EVEN else f", {counts} counts"
+        title = f"{collective} on {p} ranks, {where.in_words(nodes)}, {net.name}{shared_out}"
+        console().print(_table(title, rows))
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> Any:

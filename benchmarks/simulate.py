@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import click
@@ -19,6 +20,8 @@ from ..schedules.collectives import base_collective
 from ..schedules.schedule import schedule
 from ..selection.modelled import candidates, model_us
 from ..selection.rules import UNKNOWN_TO_ALL
+from ..selection.uneven import COLLECTIVES as UNEVEN
+from .cases.counts import EVEN, SHARES
 from .command.checks import ALL, listed
 
 
@@ -31,14 +34,17 @@ from .command.checks import ALL, listed
 @click.option("--network", "name", default="infiniband", show_default=True, help="A network's file, or a preset.")
 @click.option("--chunk", help="Cut blocks into chunks of so many bytes.")
 @click.option("--window", default=2, show_default=True, type=click.IntRange(1), help="Chunks in flight.")
+@click.option("--counts", type=click.Choice(list(SHARES)), default=EVEN, show_default=True,
+              help="How the bytes are shared out among ranks, as for bench.")
 @click.option("--json", "as_json", is_flag=True, help="[{collective, algorithm, bytes, p, played_us, model_us}].")
 def simulate(
     collective: str, algorithms: str, p: int, where: Nodes, sizes: str, name: str, chunk: str | None, window: int,
-    as_json: bool,
+    counts: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate every message of COLLECTIVE on a network, and show when the last rank ends, in microseconds.
 
-    The table also has the time of the closed form, by which `auto` chooses if MPICOLL_NETWORK names the network.
+    The table also has the time of the closed form, by which `auto` chooses if MPICOLL_NETWORK names the network. The
+    closed form is for equal shares of ranks, whatever the counts.
     """
     alone()
     rows: list[dict[str, Any]] = []
@@ -47,11 +53,15 @@ def simulate(
         if collective in UNKNOWN_TO_ALL:
             raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
         base, bytes_of_chunk = base_collective(collective), parse_size(chunk) if chunk else None
-        for spec in candidates(base, p, True, nodes) if algorithms == ALL else listed("--algorithms", algorithms):
+        if counts != EVEN and collective not in UNEVEN:
+            raise ValueError(f"--counts is {counts}, and {collective} has equal shares; give {' or '.join(UNEVEN)}")
+        shares = None if counts == EVEN else SHARES[counts](1 << 20, p)
+        every = partial(candidates, base, p, True, nodes, shares is not None)
+        for spec in every() if algorithms == ALL else listed("--algorithms", algorithms):
             algorithm = schedule(base, spec, p, nodes=nodes)
             model = model_us(net, base, spec, p, True, nodes, numbers, bytes_of_chunk or WHOLE, window)
             for nbytes, us in zip(numbers, model.tolist(), strict=True):
-                simulated = Simulation(algorithm, net, nbytes, nodes, bytes_of_chunk, window).us
+                simulated = Simulation(algorithm, net, nbytes, nodes, bytes_of_chunk, window, shares=shares).us
                 rows.append({
                     "collective": collective, "algorithm": spec, "bytes": nbytes, "p": p,
                     "played_us": round(simulated, 2), "model_us": round(us, 2),

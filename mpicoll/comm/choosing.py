@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +17,13 @@ from ..errors import ArgumentError
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import base_collective, canonical_name
 from ..schedules.registry import find
+from ..schedules.schedule import schedule
 from ..selection.modelled import costs, model_us, ranking
 from ..selection.rules import RULES, UNKNOWN_TO_ALL
 from ..selection.select import NATIVE, WHOLE, Choice
 from ..selection.settings import ENGINES
+from ..selection.uneven import COLLECTIVES as UNEVEN
+from ..selection.uneven import EVEN, skew_class, uneven_costs, uneven_us
 from ..timeline.timeline import Timeline
 
 MAX_TIMES = 3  # times of the cost model in explain(), that of the choice included
@@ -29,16 +32,34 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _model_times(state: CommState, choice: Choice, nbytes: int, commutative: bool) -> str:
+def _model_times(
+    state: CommState, choice: Choice, nbytes: int, commutative: bool, counts: Sequence[int] | None = None
+) -> str:
     """Return the model's times of auto's choice and of the next fastest algorithms; "" if it did not choose."""
     net, nodes, p = state.agreed.network, state.agreed.nodes, state.size
     if net is None or choice.forced or choice.algorithm == NATIVE or choice.collective in UNKNOWN_TO_ALL:
         return ""
     base, whole = base_collective(choice.collective), choice.chunk_bytes or WHOLE
-    own = model_us(net, base, choice.algorithm, p, commutative, nodes, [nbytes], whole, choice.window)[0]
-    lines = costs(net, choice.collective, p, commutative, nodes, np.array([nbytes]))
+    if counts is not None:
+        planned = schedule(base, choice.algorithm, p, commutative=commutative, nodes=nodes)
+        own = uneven_us(net, planned, nodes, nbytes, counts, choice.chunk_bytes, choice.window)
+        lines = uneven_costs(net, choice.collective, p, commutative, nodes, [nbytes], counts)
+    else:
+        own = model_us(net, base, choice.algorithm, p, commutative, nodes, [nbytes], whole, choice.window)[0]
+        lines = costs(net, choice.collective, p, commutative, nodes, np.array([nbytes]))
     others = [(us, name) for us, name in ranking(lines, 0) if name != choice.algorithm][: MAX_TIMES - 1]
     return ", ".join(f"{name} {us:.3g} µs" for us, name in [(float(own), choice.algorithm), *others])
+
+
+def _skew(collective: str, counts: Sequence[int] | None, p: int) -> int:
+    """Return the class of skew of the counts given to explain(). Raises ArgumentError."""
+    if counts is None:
+        return EVEN
+    if collective not in UNEVEN:
+        raise ArgumentError(f"{collective} has no counts that all ranks know; leave out counts")
+    if len(counts) != p or min(counts) < 0:
+        raise ArgumentError(f"counts is {counts!r:.80}; it must be {p} integers of at least 0")
+    return skew_class(counts)
 
 
 class Selection(MPI.Intracomm):
@@ -91,13 +112,20 @@ class Selection(MPI.Intracomm):
             state.override(before)
 
     def explain(
-        self, collective: str, nbytes: int = 0, op: MPI.Op = MPI.SUM, datatype: MPI.Datatype | str | None = None
+        self,
+        collective: str,
+        nbytes: int = 0,
+        op: MPI.Op = MPI.SUM,
+        datatype: MPI.Datatype | str | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Choice:
         """Return the choice for a call of nbytes, and the reason. See Claims for the meaning of nbytes.
 
         A reduction whose operator has no kernel for the datatype runs native; datatype None is one with a kernel.
+        counts: of all ranks, in any unit, for allgatherv and reduce_scatter; None for equal counts.
         Raises UnknownAlgorithm, OperatorError for an operator that MPI does not allow for the datatype, DatatypeError,
-        TypecodeError, and CommError for a neighbourhood collective on a communicator without a topology.
+        TypecodeError, ArgumentError for counts of another collective or number of ranks, and CommError for a
+        neighbourhood collective on a communicator without a topology.
         """
         state, collective = self._open(), canonical_name(collective)
         if collective not in RULES:
@@ -106,11 +134,13 @@ class Selection(MPI.Intracomm):
         operator = sums.reduction_operator(collective, op, datatype)
         no_kernel_reason = operator.no_kernel_reason if operator else ""
         wide = sums.uses_float32_sums(state, operator)
-        choice = prepare.select(state, collective, nbytes, op.Is_commutative(), no_kernel_reason, float32_sums=wide)
+        skew = _skew(collective, counts, state.size)
+        how = op.Is_commutative(), no_kernel_reason
+        choice = prepare.select(state, collective, nbytes, *how, float32_sums=wide, skew=skew)
         if wide and operator is not None:
             choice = sums.with_received_bytes(state, choice, nbytes, operator)
         learns = state.overrides.learns and not (choice.forced or choice.measured or collective in UNKNOWN_TO_ALL)
-        model = _model_times(state, choice, nbytes, op.Is_commutative())
+        model = _model_times(state, choice, nbytes, op.Is_commutative(), counts if skew else None)
         return replace(choice, model=model, slow=state.fast_path.closed or "calls take turns at first" * learns)
 
     @contextmanager

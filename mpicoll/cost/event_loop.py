@@ -48,19 +48,21 @@ from .messages import (
     messages_of,
 )
 from .network import Network
+from .shares import UnequalBlocks
 
 FEW_MESSAGES = 50_000  # up to which the loop in Python serves while this is compiled in the background: 2 seconds
 
 # the header of d: scalars, then where the sections of d and of f begin
 PUSHED, PENDING, RECEIVED, WINDOW, CHUNKS, RANKS, NEAR_PORTS, FAR_PORTS, MOST_PORTS, COUNT = range(10)
-NODES, KINDS, LANES, SIDE_COUNTS, STATES, KEYS, EVENTS = range(10, 17)
-LOCAL, TRANSFER, LANE_ENDS, FREE, RECENT, RECENT_BEGIN, BUSY, ENDS, ARRIVED, TIMES, D_HEADER = range(17, 28)
+SIZED, SIZED_STEPS = 10, 11  # messages and, in every further chunk, steps that have sizes of their own
+NODES, KINDS, LANES, SIDE_COUNTS, STATES, KEYS, EVENTS = range(12, 19)
+LOCAL, TRANSFER, LANE_ENDS, FREE, RECENT, RECENT_BEGIN, BUSY, ENDS, ARRIVED, TIMES, D_HEADER = range(19, 30)
 DELAYS, GAPS, F_HEADER = 0, 4, 6  # the header of f: latencies by 2 * is far + is long, gaps by is far
 
 BEGIN, LEAVE, ARRIVE, COMPUTE = range(4)  # kinds of events, the lowest bits of an event
 NUMBER_BITS = 42  # of a key: the number of the event; its place is above
 STEP, CHUNK, MISSING, LANE_COLUMNS = range(4)  # columns of lanes
-LONG, FAR = 1, 2  # bits of the kind of a message
+LONG, FAR, EMPTY = 1, 2, 4  # bits of the kind of a message; plans send no empty ones
 HAS_SENDER, HAS_RECEIVER, RECEIVER_FIRST, HAS_ARRIVED = 1, 2, 4, 8  # bits of its state
 
 
@@ -130,8 +132,9 @@ def after(d, f, side, ports, gap):  # type: ignore[no-untyped-def]
 def pass_link(w, d, f, i, sends, at, place):  # type: ignore[no-untyped-def]
     """Return when a message has passed the link of its sender or receiver, at which it is from a time on."""
     message = i % d[COUNT]
-    far = d[d[KINDS] + message] >> 1
-    transfer, ports = f[d[TRANSFER] + message], d[NEAR_PORTS + far]
+    sized = i % d[SIZED]
+    far = d[d[KINDS] + sized] >> 1
+    transfer, ports = f[d[TRANSFER] + sized], d[NEAR_PORTS + far]
     strand = w[w[MESSAGES] + message * MESSAGE_COLUMNS + (SENDER if sends else RECEIVER)]
     rank = w[w[STRANDS] + strand * STRAND_COLUMNS + RANK]
     first = (2 * far + sends) * d[RANKS]
@@ -161,10 +164,10 @@ def done(w, d, f, i, column, at):  # type: ignore[no-untyped-def]
 @njit
 def leave(w, d, f, i, at):  # type: ignore[no-untyped-def]
     """Send a message through the link of its sender."""
-    message = i % d[COUNT]
-    kind = d[d[KINDS] + message]
+    message, sized = i % d[COUNT], i % d[SIZED]
+    kind = d[d[KINDS] + sized]
     left = pass_link(w, d, f, i, 1, at, w[w[MESSAGES] + message * MESSAGE_COLUMNS + SEND_PLACE])
-    push(d, f, left - f[d[TRANSFER] + message] + f[DELAYS + kind], -1, i << 2 | ARRIVE)
+    push(d, f, left - f[d[TRANSFER] + sized] + f[DELAYS + kind], -1, i << 2 | ARRIVE)
     if not kind & LONG:
         done(w, d, f, i, SENDER, left)
 
@@ -173,7 +176,7 @@ def leave(w, d, f, i, at):  # type: ignore[no-untyped-def]
 def arrive(w, d, f, i, at):  # type: ignore[no-untyped-def]
     """Receive a message, whose first byte is there, through the link of its receiver."""
     message = i % d[COUNT]
-    state, long = d[d[STATES] + i], d[d[KINDS] + message] & LONG
+    state, long = d[d[STATES] + i], d[d[KINDS] + i % d[SIZED]] & LONG
     place = w[w[MESSAGES] + message * MESSAGE_COLUMNS + RECEIVE_PLACE] if state & HAS_RECEIVER else 0
     arrived = f[d[ARRIVED] + i] = pass_link(w, d, f, i, 0, at, place)
     d[d[STATES] + i] = state | HAS_ARRIVED
@@ -193,7 +196,7 @@ def post(w, d, f, i, sends, at):  # type: ignore[no-untyped-def]
     state = d[d[STATES] + i]
     posted = HAS_SENDER if sends else HAS_RECEIVER if state else HAS_RECEIVER | RECEIVER_FIRST
     d[d[STATES] + i] = state | posted
-    if state if d[d[KINDS] + message] & LONG else sends:
+    if state if d[d[KINDS] + i % d[SIZED]] & LONG else sends:
         place = w[w[MESSAGES] + message * MESSAGE_COLUMNS + SEND_PLACE]
         if place:
             push(d, f, at, place, i << 2 | LEAVE)
@@ -218,19 +221,24 @@ def begin(w, d, f, lane, at):  # type: ignore[no-untyped-def]
         return
     d[row + STEP] = step + 1
     first, end = w[w[STEPS] + step], w[w[STEPS] + step + 1]
-    d[row + MISSING] = end - first
     f[d[LANE_ENDS] + lane] = at
-    before = d[row + CHUNK] * d[COUNT]
+    before, missing = d[row + CHUNK] * d[COUNT], 0
     for op in range(w[OPS] + first, w[OPS] + end):
-        post(w, d, f, before + (w[op] >> 1), w[op] & 1, at)
-    if first == end:
+        missing += d[d[KINDS] + (before + (w[op] >> 1)) % d[SIZED]] & EMPTY == 0
+    d[row + MISSING] = missing
+    for op in range(w[OPS] + first, w[OPS] + end):
+        i = before + (w[op] >> 1)
+        if d[d[KINDS] + i % d[SIZED]] & EMPTY == 0:
+            post(w, d, f, i, w[op] & 1, at)
+    if missing == 0:
         push(d, f, at, -1, lane << 2 | COMPUTE)
 
 
 @njit
 def compute(w, d, f, lane, at):  # type: ignore[no-untyped-def]
     """Reduce and copy what a step received, after the other chunks and strands that the rank is busy with."""
-    local = f[d[LOCAL] + d[d[LANES] + lane * LANE_COLUMNS + STEP] - 1]
+    row = d[LANES] + lane * LANE_COLUMNS
+    local = f[d[LOCAL] + d[row + CHUNK] * d[SIZED_STEPS] + d[row + STEP] - 1]
     if local:
         busy = d[BUSY] + w[w[STRANDS] + lane // d[WINDOW] * STRAND_COLUMNS + RANK]
         at = f[busy] = max(f[busy], at) + local
@@ -275,15 +283,21 @@ def prepare() -> Callable[..., None]:
 
 
 def run(
-    schedule: Schedule, network: Network, block: float, chunks: int, window: int, home: Mapping[int, int]
+    schedule: Schedule,
+    network: Network,
+    block: float,
+    chunks: int,
+    window: int,
+    home: Mapping[int, int],
+    unequal: UnequalBlocks | None = None,
 ) -> tuple[list[float], int] | None:
     """Return when each rank ends, in µs, and how many messages arrived; None if the loop cannot be called.
 
-    block: bytes of a chunk of a block; home: the node of each rank. Raises ArgumentError for more than MOST_COMPILED
-    messages, and RuntimeError for messages that wait for each other.
+    block: bytes of a chunk of a block, unless blocks are unequal; home: the node of each rank. Raises ArgumentError for
+    more than MOST_COMPILED messages, and RuntimeError for messages that wait for each other.
     """
     p, count, nodes = schedule.p, len(set(home.values())), np.array([home[rank] for rank in range(schedule.p)])
-    folded = schedule.algorithm.uniform and count in (1, p)
+    folded = schedule.algorithm.uniform and count in (1, p) and unequal is None
     ranks = 1 if folded else p  # that are simulated
     if not is_ready(wait=most_messages(schedule) * chunks * ranks > FEW_MESSAGES):
         return None
@@ -292,8 +306,15 @@ def run(
     far = nodes[messages.ranks(SENDER)] != nodes[messages.ranks(RECEIVER)]
     if folded:
         nodes, far = nodes[:1], np.full(len(far), count > 1)
-    ends, received = simulate(messages, network, block, chunks, window, nodes, far)
-    if missing := len(far) * chunks - received:
+    if unequal is None:
+        nbytes, is_posted = (messages.blocks * block)[None], np.ones((chunks, len(far)), bool)
+        reduced, copied = messages.local.T
+        local = (block * (reduced / network.fold_rate + copied / network.copy_rate))[None]
+    else:
+        nbytes, is_posted, reduced, copied = unequal.volumes(messages)
+        local = reduced / network.fold_rate + copied / network.copy_rate
+    ends, received = simulate(messages, network, nbytes, is_posted, local, window, nodes, far)
+    if missing := np.count_nonzero(is_posted) - received:
         raise RuntimeError(f"{missing} messages of the schedule wait for each other")
     return ends.tolist() * (p // ranks), received * (p // ranks)
 
@@ -312,33 +333,43 @@ def is_ready(wait: bool) -> bool:
 
 
 def simulate(
-    messages: Messages, network: Network, block: float, chunks: int, window: int, nodes: np.ndarray, far: np.ndarray
+    messages: Messages,
+    network: Network,
+    nbytes: np.ndarray,
+    is_posted: np.ndarray,
+    local: np.ndarray,
+    window: int,
+    nodes: np.ndarray,
+    far: np.ndarray,
 ) -> tuple[np.ndarray, int]:
     """Return when each rank ends, in µs, shape (ranks,), and how many messages arrived.
 
-    block: bytes of a chunk of a block; nodes: the node of each rank, from 0 to ranks - 1, shape (ranks,); far: whether
-    each message is between nodes, shape (messages,).
+    nbytes: of each message, shape (chunks, messages), or (1, messages) if the same for all chunks; is_posted: whether
+    each message is sent, shape (chunks, messages); local: µs for which each step reduces and copies, shape (chunks or
+    1, steps); nodes: the node of each rank, from 0 to ranks - 1, shape (ranks,); far: whether each message is between
+    nodes, shape (messages,).
     """
-    p, count, window = len(nodes), len(messages.blocks), min(chunks, window)
+    (chunks, count), p = is_posted.shape, len(nodes)
+    window = min(chunks, window)
     lanes, levels = len(messages.strands) * window, (network.node, network.links)
     sides, copies, pending = 4 * p, count * chunks, lanes + count * chunks
     ports = [min(level.ports, max(1, copies)) for level in levels]  # more would never be used
-    nbytes = messages.blocks * block
     long = nbytes > network.short_bytes
-    words = [p, count, lanes * LANE_COLUMNS, sides, copies, pending, pending]
-    times = [len(messages.local), count, lanes, sides * max(ports), sides * max(ports), sides, p, p, copies, pending]
+    words = [p, nbytes.size, lanes * LANE_COLUMNS, sides, copies, pending, pending]
+    times = [local.size, nbytes.size, lanes, sides * max(ports), sides * max(ports), sides, p, p, copies, pending]
     d_begins, f_begins = np.cumsum([D_HEADER, *words]), np.cumsum([F_HEADER, *times])
     d, f = np.zeros(d_begins[-1], np.int64), np.zeros(f_begins[-1])
-    d[PENDING:NODES] = 0, 0, window, chunks, p, *ports, max(ports), max(1, count)
+    d[PENDING:SIZED] = 0, 0, window, chunks, p, *ports, max(ports), max(1, count)
+    d[SIZED:NODES] = max(1, nbytes.size), local.shape[1] if len(local) > 1 else 0
     d[NODES:D_HEADER] = [*d_begins[:-1], *f_begins[:-1]]
     f[:GAPS] = [level.latency + more for level in levels for more in (0.0, level.rendezvous)]
     f[GAPS:F_HEADER] = [level.gap for level in levels]
     d[d[NODES] : d[NODES] + p] = nodes
-    d[d[KINDS] : d[KINDS] + count] = FAR * far + LONG * long
-    reduced, copied = messages.local.T
-    f[f_begins[0] : f_begins[1]] = block * (reduced / network.fold_rate + copied / network.copy_rate)
+    kinds = FAR * far + LONG * long + EMPTY * ~is_posted[: len(nbytes)]
+    d[d[KINDS] : d[KINDS] + nbytes.size] = kinds.ravel()
+    f[f_begins[0] : f_begins[1]] = local.ravel()
     rates = np.array([[level.short_rate, level.rate] for level in levels])
-    f[f_begins[1] : f_begins[2]] = nbytes / rates[far.astype(int), long.astype(int)]
+    f[f_begins[1] : f_begins[2]] = (nbytes / rates[far.astype(int), long.astype(int)]).ravel()
     sizes = np.array([len(messages.words), len(d), len(f)])
     prepare()(*map(address_of, (messages.words, d, f, sizes)), lanes)
     return f[d[ENDS] : d[ENDS] + p].copy(), int(d[RECEIVED])

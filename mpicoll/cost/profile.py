@@ -246,16 +246,21 @@ def _ops(schedule: Schedule, rank: int) -> _Ops:
 
 def reduced_and_copied(step: Step) -> tuple[int, int]:
     """Return how many blocks a step reduces, and how many it copies or packs."""
-    reduced = copied = 0
+    reduced, copied = local_blocks(step)
+    return sum(map(len, reduced)), sum(map(len, copied))
+
+
+def local_blocks(step: Step) -> tuple[list[tuple[Block, ...]], list[tuple[Block, ...]]]:
+    """Return the blocks that a step reduces, and those that it copies or packs, operation by operation."""
+    reduced, copied = list[tuple[Block, ...]](), list[tuple[Block, ...]]()
     for op in step:
-        if isinstance(op, Reduce):
-            reduced += 1
-        elif isinstance(op, Copy):
-            copied += 1
+        if isinstance(op, (Reduce, Copy)):
+            (reduced if isinstance(op, Reduce) else copied).append((op.dst.block,))
         else:
-            n = len(op.blocks)
-            reduced += n if isinstance(op, RecvReduce) else 0
-            copied += n if n > 1 and not _is_contiguous(op.blocks) else 0
+            if isinstance(op, RecvReduce):
+                reduced.append(op.blocks)
+            if len(op.blocks) > 1 and not _is_contiguous(op.blocks):
+                copied.append(op.blocks)
     return reduced, copied
 
 

@@ -24,12 +24,15 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from ..schedules.grouping import Partition, homes
-from ..schedules.ir import Local, Send
+from ..schedules.ir import Local, Send, Step
+from ..schedules.ir import Message as Wire
 from ..schedules.schedule import Schedule
 from . import event_loop
 from .chunks import MOST_MESSAGES, check_messages, cut, local_us
 from .fabric import Fabric, Flow
 from .network import Level, Network
+from .profile import local_blocks
+from .shares import UnequalBlocks
 
 Lane = tuple[int, int, int]  # a rank, a strand, the number of a chunk
 Name = tuple[int, int, int, int, int]  # of a message: sender, receiver, strand, chunk, how many came before it
@@ -75,8 +78,10 @@ class Simulation:
     """Simulate one call of nbytes on all ranks, from a common start; `ends` are the µs at which ranks end.
 
     chunk_bytes: None for whole blocks; window: chunks in flight. spans, if recorded, has what every rank does when.
+    shares: how much of the vector belongs to each rank, as counts in any unit, shape (p,); None: equal shares.
     Raises ArgumentError for a schedule of too many messages (MOST_COMPILED; MOST_MESSAGES where spans are recorded, or
-    without numba; MOST_ROUTED on a topology), and for nodes for which the topology has no place.
+    without numba; MOST_ROUTED on a topology), for nodes for which the topology has no place, and for shares that are no
+    counts of p ranks, or of a collective whose blocks do not belong to ranks.
     Node i of `nodes` has place i of the topology.
     """
 
@@ -89,15 +94,20 @@ class Simulation:
         chunk_bytes: int | None = None,
         window: int = 1,
         *,
+        shares: Sequence[int] | None = None,
         record: bool = False,
     ) -> None:
         self.spans: list[Span] | None = [] if record else None
         self.schedule, self.network, self.p = schedule, network, schedule.p
         self.block, self.lanes = cut(schedule, nbytes, chunk_bytes)
+        self.unequal: UnequalBlocks | None = None
+        if shares is not None:
+            self.unequal = UnequalBlocks(schedule, nbytes, shares, chunk_bytes)
+            self.lanes = self.unequal.chunks
         self.window = window
         self.home = homes(nodes) if nodes is not None else {rank: rank for rank in range(self.p)}
         if network.topology is None and not record:
-            done = event_loop.run(schedule, network, self.block, self.lanes, window, self.home)
+            done = event_loop.run(schedule, network, self.block, self.lanes, window, self.home, self.unequal)
             if done is not None:
                 self.ends, self.messages = done
                 return
@@ -160,15 +170,33 @@ class Simulation:
             return
         step = steps[self._at[lane]]
         self._at[lane] += 1
-        messages = [op for op in step if not isinstance(op, Local)]
-        self._current[lane] = Progress(len(messages), at, local_us(step, self.block, self.network))
-        places = [0, 0]
-        for op in messages:
-            sends = isinstance(op, Send)
-            self._post(at, lane, sends, op.peer, self.schedule.blocks_moved(op) * self.block, places[sends])
-            places[sends] += 1
+        messages, places = [], [0, 0]
+        for op in step:
+            if not isinstance(op, Local):
+                sends = isinstance(op, Send)
+                if (nbytes := self._moved(op, number)) or not op.blocks or self.unequal is None:
+                    messages.append((sends, op.peer, nbytes, places[sends]))
+                places[sends] += 1
+        self._current[lane] = Progress(len(messages), at, self._local_us(step, number))
+        for message in messages:
+            self._post(at, lane, *message)
         if not messages:
             self._push(at, self._compute, lane)
+
+    def _moved(self, op: Wire, chunk: int) -> float:
+        """Return the bytes of a message in a chunk."""
+        if self.unequal is None:
+            return self.schedule.blocks_moved(op) * self.block
+        return self.unequal.moved(op.blocks, chunk)
+
+    def _local_us(self, step: Step, chunk: int) -> float:
+        """Return the µs for which a step reduces, copies and packs a chunk."""
+        if self.unequal is None:
+            return local_us(step, self.block, self.network)
+        reduced, copied = (
+            sum(self.unequal.moved(blocks, chunk) for blocks in listed) for listed in local_blocks(step)
+        )
+        return reduced / self.network.fold_rate + copied / self.network.copy_rate
 
     def _post(self, at: float, lane: Lane, sends: bool, peer: int, nbytes: float, place: int) -> None:
         """Post one side of a message: a short one leaves with its sender, a long one when both sides are posted."""

@@ -29,6 +29,8 @@ from ..schedules.collectives import (
     is_of_neighbours,
 )
 from ..selection.select import Choice
+from ..selection.uneven import COLLECTIVES as UNEVEN
+from ..selection.uneven import EVEN, skew_class
 from .methods import Invocation
 
 MAX_IDLE = 8  # executions kept for the next calls with equal arguments
@@ -70,6 +72,12 @@ class Call:
         self.no_kernel_reason = "" if operator is None else operator.no_kernel_reason
         self.averages = operator is not None and operator.averages
         self.began = now()
+
+    @property
+    def skew(self) -> int:
+        """Return the class of the ranks' shares by which selection chooses, equal on every rank: see uneven.py."""
+        counts = self.counts.every if isinstance(self.counts, Shares) else self.counts
+        return skew_class(counts) if isinstance(counts, tuple) and self.collective in UNEVEN else EVEN
 
     @property
     def is_float32(self) -> bool:

@@ -26,6 +26,7 @@ from ..selection.learning import Candidate, Kind, Lesson, candidates, size_class
 from ..selection.rules import UNKNOWN_TO_ALL, Rule
 from ..selection.select import BITS, NATIVE, WHOLE, choose, native_choice
 from ..selection.tables import layout, library, row, write
+from ..selection.uneven import EVEN
 from . import methods, sums
 from .call import Call, describe_call
 from .methods import Invocation
@@ -122,6 +123,7 @@ def _takes_turns(state: CommState, call: Call) -> bool:
         or not (is_plain and call.commutative)
         or call.collective in UNKNOWN_TO_ALL
         or call.invocation.method is methods.REDUCE_SCATTER  # whose recvcounts a rank may leave out
+        or call.skew != EVEN  # candidates are compared for equal shares
         or state.is_checked(state.sequence + 1)
         or (overrides.chunk_bytes or overrides.window or overrides.engine or overrides.seed is not None)
     ):

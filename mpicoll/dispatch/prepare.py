@@ -23,6 +23,7 @@ from ..schedules.collectives import BLOCKING, NEIGHBORHOOD, PERSISTENT, is_of_ne
 from ..schedules.registry import parse_spec
 from ..schedules.schedule import Schedule, schedule
 from ..selection.select import NATIVE, Choice, choose, native_choice
+from ..selection.uneven import EVEN
 from . import sums
 from .call import Call, Prepared
 
@@ -37,6 +38,7 @@ def select(
     no_kernel_reason: str = "",
     form: str = BLOCKING,
     float32_sums: bool = False,
+    skew: int = EVEN,
 ) -> Choice:
     """Return the choice for a call. Raises PreconditionError if a choice forced by using() cannot run it.
 
@@ -54,6 +56,7 @@ def select(
         state.measured(collective) if form != PERSISTENT and not float32_sums else (),
         state.agreed.network,
         state.graph if is_of_neighbours(collective) else None,
+        skew,
     )
     if float32_sums and choice.algorithm == NATIVE:
         raise PreconditionError(
@@ -131,7 +134,8 @@ def _check_writable(call: Call) -> None:
 
 def _choose_and_plan(state: CommState, call: Call) -> Prepared:
     nbytes, wide = call.nbytes(state.size), sums.uses_float32_sums(state, call.operator)
-    choice = select(state, call.collective, nbytes, call.commutative, call.no_kernel_reason, call.form, wide)
+    how = call.commutative, call.no_kernel_reason, call.form, wide, call.skew
+    choice = select(state, call.collective, nbytes, *how)
     return prepare_with(state, call, choice)
 
 

@@ -23,6 +23,8 @@ from ..runtime.comm_state import CommState
 from ..schedules.collectives import NEIGHBORHOOD, Block, is_of_neighbours
 from ..schedules.schedule import Schedule
 from ..selection.select import same_choice
+from ..selection.uneven import COLLECTIVES as UNEVEN
+from ..selection.uneven import RANKS, skew_limits
 from . import rebind
 from .count_sources import Integers, Side, UnknownCounts, side_of
 from .rebind import NONE, SIDE, SIDES, WORDS
@@ -53,8 +55,6 @@ class AnyCounts:
         schedule, template = prepare.template_of_any_counts(state, call)
         self._set_sides(sides)
         if isinstance(call.counts, Shares):
-            if schedule.parts > 1:
-                raise UnknownCounts("the algorithm cuts ranks' shares in parts")
             numbers = self._set_vectors(schedule, state.rank, call.counts, sides, details)
         else:
             numbers = self._set_equal(schedule, call.counts * call.unit, template, sides, details)
@@ -124,12 +124,13 @@ class AnyCounts:
     ) -> tuple[BlockNumbers, BlockNumbers, BlockNumbers]:
         """Set the words for vector forms. Return the index of every template block, input and output block.
 
-        Indices count the blocks of the send side, then those of the receive side.
+        Indices count the blocks of the send side, then those of the receive side. If the schedule cuts shares in parts,
+        these are counted instead.
         """
         if shares.every not in (None, shares.receives):
             raise UnknownCounts("only other ranks know some counts")
         numbers: list[BlockNumbers] = [{}, {}]
-        first = 0
+        first, parts = 0, schedule.parts
         for number, side, blocks, sizes, places in zip(
             numbers,
             sides,
@@ -138,20 +139,18 @@ class AnyCounts:
             (shares.send_at, shares.recv_at),
         ):
             if side is not None:
-                if side.blocks != len(blocks):
+                if side.blocks * parts != len(blocks):
                     raise UnknownCounts("there is not one count for every block")
                 side.check_blocks(details, list(sizes), list(places))
-                number.update({block: first + i for i, block in enumerate(blocks)})
+                number.update({block: first * parts + i for i, block in enumerate(blocks)})
                 first += side.blocks
         if any(side is not None and not side.is_vector and side.blocks > 1 for side in sides):
             raise UnknownCounts("a side has several equal blocks")
-        own, *others = [block for block in numbers[0] if block in numbers[1]] or [None]
-        if others:
+        own = {tuple(number[block] // parts for number in numbers) for block in numbers[0] if block in numbers[1]}
+        if len(own) > 1:
             raise UnknownCounts("a rank sends itself several blocks")
-        if own is not None:
-            self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = [number[own] for number in numbers]
-        else:
-            self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = NONE
+        self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = own.pop() if own else (NONE, NONE)
+        self.words[rebind.PARTS] = parts
         self.words[rebind.IS_SENT_ONLY] = schedule.collective.name in ("alltoall", *NEIGHBORHOOD)
         self.words[rebind.HAS_VECTORS] = 1
         return {**numbers[1], **numbers[0]}, numbers[0], numbers[1]
@@ -169,8 +168,15 @@ class AnyCounts:
             state.agreed.nodes,
             state.measured(call.collective),
             state.agreed.network,
+            call.skew,
         )
+        by_skew = state.agreed.network is not None and not prepared.choice.forced
+        if by_skew and call.skew:
+            min_bytes = max(min_bytes, 1)  # without bytes, shares are even
         self.words[[rebind.MIN_BYTES, rebind.MAX_BYTES]] = min_bytes, min(max_bytes, MAX_MESSAGE // state.size)
+        if call.collective in UNEVEN and state.size in RANKS and by_skew:
+            peaks = *skew_limits(call.skew), 2 * state.size
+            self.words[[rebind.LOW_PEAK, rebind.HIGH_PEAK, rebind.PEAK_RANKS]] = peaks
         chunk = prepared.choice.chunk_bytes
         whole = WHOLE if chunk is None else max(call.unit, chunk // call.unit * call.unit)
         in_chunks = prepared.plan.lanes > 1

@@ -19,12 +19,14 @@ from .signature import RECV_COUNT, SEND_COUNT
 
 # words of the call; then, from SIDES on, SIDE words for the send side and SIDE words for the receive side
 (MASK, HAS_VECTORS, IS_SENT_ONLY, UNIT, PARTS, SHARES, MIN_BYTES, MAX_BYTES, MIN_BLOCK, MAX_BLOCK) = range(10)
-(SLICE, WINDOW, NBYTES, LONGEST, UNITS, BOUND, GEOMETRY, BIND, BINDING, OWN_SENT, OWN_RECEIVED, SIDES) = range(10, 22)
+(SLICE, WINDOW, NBYTES, LONGEST, UNITS, BOUND, GEOMETRY, BIND, BINDING, OWN_SENT, OWN_RECEIVED) = range(10, 21)
+(LOW_PEAK, HIGH_PEAK, PEAK_RANKS, SIDES) = range(21, 25)  # the class of shares: PEAK_RANKS is twice p, 0 for any class
 IS_USED, IS_VECTOR, ITEMSIZE, EXTENT, BLOCKS, FIRST, COUNT_AT, PLACE_AT, OFFSET, SIZE, SIDE = range(11)
 WORDS = SIDES + 2 * SIDE
 # arrays, as (address, length), from WORDS on. For all blocks of both sides: indices of counts and of displacements in
 # the details, lengths, offsets. For the template: sizes, places, entries of the blocks that the plan uses; then, for
-# every size and every such entry, the index of its block among both sides' blocks, or of its part of the vector
+# every size and every such entry, the index of its block among both sides' blocks (times PARTS, plus its part), or of
+# its part of the vector
 (COUNTS_AT, PLACES_AT, LENGTHS, OFFSETS, SIZES, PLACES, ENTRIES, SIZE_FROM, PLACE_FROM) = range(9)
 ARRAYS = 9
 LANES, LANE_SCRATCH = 1, 3  # indices in a plan's geometry (see engines/local_ops.py)
@@ -108,6 +110,13 @@ def fits(context, at):  # type: ignore[no-untyped-def]
     else:
         right = divide_equal_blocks(words)
     nbytes, longest = words[NBYTES], words[LONGEST]
+    if words[HAS_VECTORS]:
+        peak = longest * words[PEAK_RANKS]
+        longest = words[LONGEST] = (longest + words[PARTS] - 1) // words[PARTS]
+    else:
+        peak = 0
+    if peak < words[LOW_PEAK] * nbytes or (peak > 0 and peak >= words[HIGH_PEAK] * nbytes):
+        return False  # of another class: see selection/uneven.py
     return right and words[MIN_BYTES] <= nbytes <= words[MAX_BYTES] and words[MIN_BLOCK] <= longest <= words[MAX_BLOCK]
 
 
@@ -126,7 +135,7 @@ def divide_equal_blocks(words):  # type: ignore[no-untyped-def]
 
 @njit
 def total_vectors(words, arrays):  # type: ignore[no-untyped-def]
-    """Set LONGEST and NBYTES for blocks of different sizes; return whether the blocks are valid.
+    """Set LONGEST, of whole shares, and NBYTES for blocks of different sizes; return whether the blocks are valid.
 
     They are not if blocks to receive overlap, or if the block that a rank sends to itself has two sizes.
     """
@@ -166,15 +175,26 @@ def set_equal_blocks(words, arrays):  # type: ignore[no-untyped-def]
 
 
 @njit
-def set_vectors(arrays):  # type: ignore[no-untyped-def]
-    """Set the template's sizes and places for blocks of different sizes."""
+def part_of(lengths, index, parts):  # type: ignore[no-untyped-def]
+    """Return the block of a part of blocks that are cut in so many parts, its offset in the block, and its size."""
+    if parts == 1:
+        return index, 0, lengths[index]
+    block, part = divmod(index, parts)
+    size, rest = divmod(lengths[block], parts)
+    return block, part * size + min(part, rest), size + (part < rest)
+
+
+@njit
+def set_vectors(words, arrays):  # type: ignore[no-untyped-def]
+    """Set the template's sizes and places for blocks of different sizes, or parts of them."""
     sizes, places, entries = line_of(arrays, SIZES), line_of(arrays, PLACES), line_of(arrays, ENTRIES)
     size_from, place_from = line_of(arrays, SIZE_FROM), line_of(arrays, PLACE_FROM)
     lengths, offsets = line_of(arrays, LENGTHS), line_of(arrays, OFFSETS)
     for i in range(len(sizes)):
-        sizes[i] = lengths[size_from[i]]
+        sizes[i] = part_of(lengths, size_from[i], words[PARTS])[2]
     for i in range(len(entries)):
-        places[entries[i]] = offsets[place_from[i]]
+        block, place, _ = part_of(lengths, place_from[i], words[PARTS])
+        places[entries[i]] = offsets[block] + place
 
 
 @njit
@@ -182,7 +202,7 @@ def rebind(at):  # type: ignore[no-untyped-def]
     """Bind the plan to the sizes and offsets that fits() computed."""
     words, arrays = line(at, WORDS), table(at + 8 * WORDS, ARRAYS, 2)
     if words[HAS_VECTORS]:
-        set_vectors(arrays)
+        set_vectors(words, arrays)
     elif words[BOUND] == words[UNITS]:
         return
     else:

@@ -20,6 +20,7 @@ from ..kernels.digest import digest
 from ..schedules.grouping import Partition
 from .modelled import modelled_rules
 from .rules import UNKNOWN_TO_ALL, Rule
+from .uneven import EVEN, uneven_rules
 
 FILES = 256  # that are kept, the newest
 SOURCES = "algorithms", "cost", "plans", "schedules", "selection"
@@ -27,28 +28,43 @@ SOURCES = "algorithms", "cost", "plans", "schedules", "selection"
 
 @lru_cache(maxsize=256)
 def kept_rules(
-    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str = ""
+    network: Network,
+    collective: str,
+    p: int,
+    commutative: bool,
+    nodes: Partition | None,
+    forced: str = "",
+    skew: int = EVEN,
 ) -> tuple[Rule, ...]:
-    """Return the rules that modelled_rules gives. They are read from a file if an earlier run wrote it."""
-    path = None if collective in UNKNOWN_TO_ALL else _path(network, collective, p, commutative, nodes, forced)
-    if path is None:
+    """Return the rules of modelled_rules, or of uneven_rules for a class of skew.
+
+    They are read from a file if an earlier run wrote it.
+    """
+
+    def new() -> tuple[Rule, ...]:
+        if skew:
+            return uneven_rules(network, collective, p, commutative, nodes, skew)
         return modelled_rules(network, collective, p, commutative, nodes, forced)
+
+    path = None if collective in UNKNOWN_TO_ALL else _path(network, collective, p, commutative, nodes, forced, skew)
+    if path is None:
+        return new()
     text = user_cache.read(path)
     if text is None:
-        text = json.dumps(modelled_rules(network, collective, p, commutative, nodes, forced))
+        text = json.dumps(new())
         if user_cache.read(path) is None:  # no other rank has written it meanwhile
             user_cache.write(path, user_cache.with_checksum(text), FILES)
     return tuple(Rule(*row) for row in json.loads(text))
 
 
 def _path(
-    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str, skew: int
 ) -> Path | None:
     """Return the file for these arguments and sources; None if there is no home directory, or no source file."""
     directory, sources = user_cache.directory("rules"), _sources()
     if directory is None or not sources:
         return None
-    text = f"{sources} {network!r} {collective} {p} {commutative} {nodes} {forced}"
+    text = f"{sources} {network!r} {collective} {p} {commutative} {nodes} {forced} {skew}"
     return directory / f"{digest(text.encode(), 16).hex()}.json"
 
 

@@ -38,6 +38,7 @@ VARIANTS = {  # of algorithms whose parameters matter, beside the defaults
     "dissemination": ("k=4",),
     "scatter_allgather": ("allgather=recursive_doubling", "allgather=bruck"),
     "circulant": ("k=4", "segments=32"),
+    "circulant_segments": ("segments=32",),
     "split_rail": ("middle=recursive_doubling", "middle=rabenseifner", "middle=circulant", "middle=bruck"),
     "torus": ("dims=3", "form=swing"),
     "hierarchical": ("middle=chain", "middle=ring", "middle=recursive_doubling", "middle=rabenseifner"),
@@ -57,20 +58,35 @@ def modelled_rules(
     if collective in UNKNOWN_TO_ALL:
         return RULES[collective]
     lines = costs(network, collective, p, commutative, nodes, SIZES, forced, fastest=True)
+    why = f"the least time by the model of {network.name}"
+    usual = usual_rules(network, collective, p, commutative, nodes, forced)
+    us = partial(_us_of_rule, network, base_collective(collective), p, commutative, nodes)
+    return by_size(lines, [(rule, us(rule)) for rule in usual], SIZES, p, why)
+
+
+def by_size(
+    lines: Sequence[tuple[str, int | None, int, np.ndarray]],
+    usual: Sequence[tuple[Rule, np.ndarray]],
+    sizes: np.ndarray,
+    p: int,
+    why: str,
+) -> tuple[Rule, ...]:
+    """Return the rules that take the least of these times for every size, or a usual rule that is nearly as fast.
+
+    lines: of `costs`. usual: fixed rules, and the µs that they take for every size.
+    """
     times = np.array([us for *_, us in lines])
     least = times.min(axis=0)
-    prefers_usual = network.rough and not is_crowded(network, nodes)
-    usual = _usual(network, collective, p, commutative, nodes, forced) if prefers_usual else []
     chosen: list[Rule] = []
     current = -1
-    for i, size in enumerate(SIZES.tolist()):
+    for i, size in enumerate(sizes.tolist()):
         fixed = next((line for line in reversed(usual) if line[0].fits(size, p)), None)
         if fixed is not None and fixed[1][i] <= ROUGHLY * least[i]:
             rule, current = fixed[0]._replace(above=size, per_rank=0), -1
         elif current < 0 or times[current, i] > MARGIN * least[i]:
             current = int(times[:, i].argmin())
             algorithm, chunk, window, _ = lines[current]
-            rule = Rule(size, algorithm, chunk, f"the least time by the model of {network.name}", window)
+            rule = Rule(size, algorithm, chunk, why, window)
         else:
             continue
         if not chosen or chosen[-1]._replace(above=size) != rule:
@@ -78,22 +94,22 @@ def modelled_rules(
     return tuple(chosen)
 
 
-def _usual(
-    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str
-) -> list[tuple[Rule, np.ndarray]]:
-    """Return the fixed rules, or that of a forced algorithm, and the µs that the model gives each for SIZES."""
-    base = base_collective(collective)
+def usual_rules(
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, forced: str = ""
+) -> list[Rule]:
+    """Return the fixed rules, or that of a forced algorithm, which stay if nearly as fast; none if none stays."""
+    if not network.rough or is_crowded(network, nodes):
+        return []
     fixed = forced_rules(collective, forced, nodes) if forced else rules(collective, p, commutative, nodes)
-    every = [rule for rule in fixed if rule.fits(sys.maxsize, p)]
-    return [
-        (
-            rule,
-            model_us(
-                network, base, rule.algorithm, p, commutative, nodes, SIZES, rule.chunk_bytes or WHOLE, rule.window
-            ),
-        )
-        for rule in every
-    ]
+    return [rule for rule in fixed if rule.fits(sys.maxsize, p)]
+
+
+def _us_of_rule(
+    network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, rule: Rule
+) -> np.ndarray:
+    """Return the µs that the model gives a rule for SIZES."""
+    how = rule.chunk_bytes or WHOLE, rule.window
+    return model_us(network, collective, rule.algorithm, p, commutative, nodes, SIZES, *how)
 
 
 @collection_off()  # there may be millions of objects, none of them garbage
@@ -141,7 +157,7 @@ def costs(
         else:
             del left[spec]
             if not forced:
-                us[:, _scratch(base, spec, p, nodes) * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH] = np.inf
+                us[:, has_too_much_scratch(base, spec, p, nodes, sizes)] = np.inf
             least = np.minimum(least, us.min(axis=0))
     return [
         (spec, None if chunk == WHOLE else int(chunk), window, times)
@@ -240,18 +256,19 @@ def is_crowded(network: Network, nodes: Partition | None) -> bool:
     return nodes is not None and 0 < network.cores < max(map(len, nodes))
 
 
-def candidates(collective: str, p: int, commutative: bool, nodes: Partition | None) -> list[str]:
+def candidates(
+    collective: str, p: int, commutative: bool, nodes: Partition | None, cuts_shares: bool = False
+) -> list[str]:
     """Return the algorithms that may serve, some with several parameters.
 
     They are mpicoll's own: one that a program registers may not be there on every rank when a choice is made. Those
-    that cut ranks' shares are left out: with equal shares, as the model has them, they take more rounds for the same
-    bytes.
+    that cut ranks' shares are left out unless cuts_shares: with equal shares they take more rounds for the same bytes.
     """
     base = base_collective(collective)
     specs = [
         spec
         for name in exact_algorithms(base)
-        if is_own(find(base, name)) and not find(base, name).cuts_shares
+        if is_own(find(base, name)) and (cuts_shares or not find(base, name).cuts_shares)
         for spec in (name, *(f"{name}({words})" for words in VARIANTS.get(name, ())))
     ]
     return [spec for spec in specs if _serves(base, spec, p, commutative, nodes)]
@@ -278,7 +295,11 @@ def _serves(collective: str, spec: str, p: int, commutative: bool, nodes: Partit
         return False
 
 
-def _scratch(collective: str, spec: str, p: int, nodes: Partition | None) -> float:
-    """Return the most scratch that a rank needs, as a share of the vector."""
+def has_too_much_scratch(
+    collective: str, spec: str, p: int, nodes: Partition | None, sizes: np.ndarray
+) -> np.ndarray:
+    """Return for every size whether a rank needs too much scratch for an algorithm."""
     entry, parameters = parse_spec(collective, spec)
-    return float(entry.claims.evaluate(entry.claims.scratch, p, 1, **entry.resolve(p, nodes, **dict(parameters))))
+    resolved = entry.resolve(p, nodes, **dict(parameters))
+    share = float(entry.claims.evaluate(entry.claims.scratch, p, 1, **resolved))  # of the vector, at most
+    return share * sizes > MOST_SCRATCH * sizes + FREE_SCRATCH

@@ -22,6 +22,7 @@ from .kept_rules import kept_rules
 from .modelled import is_own
 from .rules import RULES, UNKNOWN_TO_ALL, Rule, forced_rules, rules
 from .stencils import stencil_rules
+from .uneven import EVEN
 
 NATIVE, AUTO = "native", "auto"
 FLOAT32 = "float32"
@@ -148,21 +149,23 @@ def choose(
     measured: Sequence[Rule] = (),
     network: Network | None = None,
     graph: Graph | None = None,
+    skew: int = EVEN,
 ) -> Choice:
     """Return the choice for a call of nbytes (see Claims for whose bytes).
 
     measured: the tuning table's rules for the collective. network: the network of the cost model, which chooses where
-    no rule of the table serves; None for the fixed rules. graph: the neighbours, for neighbourhood collectives.
+    no rule of the table serves; None for the fixed rules. graph: the neighbours, for neighbourhood collectives. skew:
+    the class of the ranks' shares (uneven.py), which needs a network; tables are measured with equal shares.
     Raises PreconditionError if a forced algorithm cannot serve the call.
     """
     spec = dict(overrides.algorithms).get(collective, AUTO)
     if spec == NATIVE:
         return Choice(collective, NATIVE, None, WINDOW, NATIVE, "chosen by using()", forced=True)
     if spec == AUTO:
-        measured_rule = _measured(collective, nbytes, p, commutative, overrides, nodes, measured)
-        rule = measured_rule or next(
-            r for r in reversed(_rules(network, collective, p, commutative, nodes, graph)) if r.fits(nbytes, p)
-        )
+        skew = skew if network is not None else EVEN
+        measured_rule = _measured(collective, nbytes, p, commutative, overrides, nodes, () if skew else measured)
+        modelled = _rules(network, collective, p, commutative, nodes, graph, skew)
+        rule = measured_rule or next(rule for rule in reversed(modelled) if rule.fits(nbytes, p))
         by = NATIVE if rule.algorithm == NATIVE else engine
         why = f"{nbytes} bytes on {p} ranks: {rule.why}"
         how = rule.algorithm, rule.chunk_bytes, rule.window
@@ -191,13 +194,14 @@ def same_choice(
     nodes: Partition | None = None,
     measured: Sequence[Rule] = (),
     network: Network | None = None,
+    skew: int = EVEN,
 ) -> tuple[int, int]:
-    """Return the least and the most bytes of calls for which choose() returns what it does for nbytes."""
+    """Return the least and the most bytes of calls of this skew for which choose() returns what it does for nbytes."""
     spec = dict(overrides.algorithms).get(collective, AUTO)
     if spec == NATIVE:
         return 0, sys.maxsize
     if spec == AUTO:
-        every = *_rules(network, collective, p, commutative, nodes), *measured
+        every = *_rules(network, collective, p, commutative, nodes, skew=skew), *measured
         steps = {rule.least(p) for rule in every} | {TOO_LARGE}
     else:
         steps = {rule.above for rule in _forced_rules(network, collective, spec, p, commutative, nodes, overrides)}
@@ -213,12 +217,13 @@ def _rules(
     commutative: bool,
     nodes: Partition | None,
     graph: Graph | None = None,
+    skew: int = EVEN,
 ) -> tuple[Rule, ...]:
     if network is None:
         return rules(collective, p, commutative, nodes)
     if isinstance(graph, Stencil) and graph.has_equal_blocks and collective in NEIGHBORHOOD:
         return stencil_rules(network, collective, graph, nodes)
-    return kept_rules(network, collective, p, commutative, nodes)
+    return kept_rules(network, collective, p, commutative, nodes, skew=skew)
 
 
 def _forced_rules(

@@ -43,10 +43,14 @@ def test_slow_tests_run_on_request():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes("--thorough") if suite == "mpi"]
     assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 5, 8)), (16, 1.0)]
     words = ("--thorough", "--full")
-    core = {word: [launch for launch in run.plan(run.parse([word])) if launch.many] for word in words}
+    core = {word: [launch for launch in run.plan(run.parse([word])) if launch.files] for word in words}
     assert [launch.title for launch in core["--thorough"]] == ["mpi, 16 ranks, the core"]
     assert [launch.ranks for launch in core["--full"]] == [16, 32, 64]
-    assert all(launch.options(0)[-2:] == ["-m", "many"] for launch in core["--full"])
+    assert all(launch.options(0)[0] == str(*run.CORE) for launch in core["--full"])
+    options = ["--full", "--suites", "mpi", "--files"]
+    named = [run.plan(run.parse([*options, files])) for files in ("many_ranks", "stall,threads")]
+    assert [[launch.ranks for launch in launches if launch.files == run.CORE] for launches in named] == [
+        [*run.FULL_WHOLE, *run.FULL_SAMPLED, *run.FULL_MANY], []]
     assert sizes("--thorough")[:2] == [("unit", 1, 1.0), ("launch", 1, run.STARTED)]
     assert sizes("--full")[:2] == [("unit", 1, 1.0), ("launch", 1, 1.0)]
     assert not any(launch.quick for words in ("--thorough", "--full") for launch in run.plan(run.parse([words])))

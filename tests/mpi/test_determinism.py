@@ -108,9 +108,9 @@ def test_bits_are_those_of_the_trees(comm, engine, collective, spec):
 @parametrize(("collective", "spec"), CHOICES, ids=map(" ".join, CHOICES))
 def test_bits_with_parameters(ours, comm, collective, spec):
     with Checks() as checks:
-        for engine, in_place in product(ENGINES, (False, True)):
+        for (engine, in_place), form in zip(product(ENGINES, (False, True)), cycle(FORMS)):
             case = Case(collective, 3 * comm.size + 1, 0, in_place, make=of("d"))
-            check(checks, ours, case, spec, "d", engine, **WAYS[2])
+            check(checks, ours, case, spec, "d", engine, [form], **WAYS[2])
 
 
 def test_the_same_twice(comm):

@@ -1,6 +1,7 @@
 """The core on many ranks: every collective as `auto` chooses, and by an algorithm that is forced, on either engine.
 
-`tests/run.py --full` runs this file alone on 16, 32 and 64 ranks. Its tests are few, since so many ranks share some cores.
+`tests/run.py --full` runs this file alone on 16, 32 and 64 ranks. It has few tests, since so many ranks share some
+cores.
 """
 
 from __future__ import annotations

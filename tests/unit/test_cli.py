@@ -124,6 +124,7 @@ def test_list_tells_what_an_algorithm_needs_and_that_one_fails(even, broken):
     assert "\n broken_ring " in output and "not known, since it fails at p = " in " ".join(output.split())
 
 
+@pytest.mark.once
 def test_list_shows_every_algorithm_to_people():
     output = good("list")
     for collective, names in mpicoll.list_algorithms().items():
@@ -148,6 +149,7 @@ def test_list_takes_a_collective_by_any_name(words, listed):
     assert json.loads(good("list", *words, "ring", "--json")) == {"allreduce": [ring]}
 
 
+@pytest.mark.once
 def test_list_takes_an_algorithm(listed):
     output = good("list", "MPI_Reduce")
     assert "\n rabenseifner " in output and "bcast\n" not in output

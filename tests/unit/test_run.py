@@ -21,6 +21,8 @@ from support import golden, harness
 
 from mpicoll.benchmarks import launch
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(autouse=True)
 def any_mpi(monkeypatch):

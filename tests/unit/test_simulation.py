@@ -181,6 +181,7 @@ def test_messages_that_do_not_match_are_an_error():
         Simulation(linear, PLAIN, 8.0)
 
 
+@pytest.mark.once
 def test_the_closed_form_agrees_with_simulations():
     """The median is the simulation itself; not every algorithm on nodes of several ranks is near."""
     net, ratios = network("infiniband"), []

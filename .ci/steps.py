@@ -240,7 +240,8 @@ def tests() -> list[Step]:
     oldest = {"environment": {"NUMBA_CACHE_DIR": str(ROOT / "build" / "kernels-oldest")}}
     steps = [
         Step("warm", [".venv/bin/mpicoll", "warm"], 600, 1),
-        suite("oldest-unit", "--suites unit --sample-unit 0.05 -- -n 0", "VENV=.venv-oldest", cores=1, **oldest),
+        suite("oldest-unit", "--suites unit --sample-unit 0.05 -- -n 0 -m 'not once'", "VENV=.venv-oldest", cores=1,
+              **oldest),
         make("lint", "lint", cores=1),
         make("site", "site", cores=1),
         *([Step("warm-newest", [".venv-newest/bin/mpicoll", "warm"], 600, 1)] if newest else ()),
@@ -252,7 +253,7 @@ def tests() -> list[Step]:
     for mpi, ranks in (("openmpi", 3), ("intel", 2)):
         portable = f"--suites launch,mpi --ranks {ranks} --sample-launch 0.25 --files {PORTABLE} -- -m 'not once'"
         steps.append(suite(mpi, portable, f"MPI={mpi}"))
-    arguments = f"TORCH_ARGS=--ranks 3 --sample-launch 0.3{tools}", "TORCH_SUITE_ARGS=--ranks 3"
+    arguments = f"TORCH_ARGS=--ranks 3 --sample-launch 0.5{tools}", "TORCH_SUITE_ARGS=--ranks 3"
     steps.append(make("torch-mpich", "test-torch", *arguments))
     for mpi, suites in (("openmpi", "torch_programs,torch"), ("intel", "torch")):
         python = f".venv-torch-{mpi}/bin/python"

@@ -49,7 +49,8 @@ QUICK, QUICK_UNIT = 0.1, 0.25                           # of WHOLE and of unit t
 THOROUGH, THOROUGH_FRACTION = (1, 3, 5, 8), 0.05
 STARTED = 0.3                                           # of the tests that start mpiexec themselves
 FULL_WHOLE, FULL_SAMPLED = (1, 2, 3, 4, 5, 6, 7, 8), (12, 13, 16)
-MANY, FULL_MANY = (16,), (16, 32, 64)                   # ranks for the tests marked `many` alone; thorough, full
+CORE = [TESTS / "mpi" / "test_many_ranks.py"]           # alone: so many ranks need not collect what they leave out
+MANY, FULL_MANY = (16,), (16, 32, 64)                   # its ranks; thorough, full
 BEGUN, ABORTED = "begun", ("failed", "it did not end")      # of a test whose run ended with it
 NO_TESTS = 5                                            # pytest's exit status
 LAST_LINES, LAST_BYTES = 80, 20_000                     # repeated at the end, of a launch that did not end
@@ -63,7 +64,6 @@ class Launch:
     ranks: int = 1
     fraction: float = 1.0
     quick: bool = False         # without what takes long
-    many: bool = False          # only what is for many ranks
     smoke_tools: bool = False   # few tests of benchmarks, jobs and the like
     files: list[Path] = field(default_factory=list)         # of the suite; all if empty
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Launch:
     def title(self) -> str:
         ranks = f", {self.ranks} rank{'s' * (self.ranks > 1)}" if self.suite in ON_RANKS else ""
         sampled = f", {self.fraction:.0%} sample" if self.fraction < 1 else ""
-        return f"{self.suite}{ranks}{sampled}{', quick' * self.quick}{', the core' * self.many}"
+        return f"{self.suite}{ranks}{sampled}{', quick' * self.quick}{', the core' * (self.files == CORE)}"
 
     @property
     def counts(self) -> Counter[str]:
@@ -91,13 +91,12 @@ class Launch:
         if self.fraction < 1:
             options += ["--sample", str(self.fraction), *["--sample-each"] * self.quick]
         if self.suite not in ON_RANKS:
-            options += ["--numprocesses", "auto"]
+            more = self.suite != "unit"     # what starts programs waits for them for half of its time
+            options += ["--numprocesses", str((os.cpu_count() or 1) + 1) if more else "auto"]
         if self.suite == "launch":      # those of a group (tests/conftest.py) in one process; slow for many short tests
             options += ["--dist", "loadgroup"]
         if self.quick:
             options.append("--quick")
-        if self.many:
-            options += ["-m", "many"]
         if self.smoke_tools:
             options.append("--smoke-tools")
         return options
@@ -186,7 +185,7 @@ def all_launches(arguments: argparse.Namespace) -> list[Launch]:
     many = FULL_MANY if arguments.full else MANY if arguments.thorough else ()
     launches += [Launch("mpi", n, QUICK if quick else 1.0) for n in whole]
     launches += [Launch("mpi", n, fraction) for n in sampled]
-    return launches + [Launch("mpi", n, many=True) for n in many]
+    return launches + [Launch("mpi", n, files=CORE) for n in many]
 
 
 def plan(arguments: argparse.Namespace) -> list[Launch]:
@@ -194,7 +193,9 @@ def plan(arguments: argparse.Namespace) -> list[Launch]:
     launches = all_launches(arguments)
     for launch in launches:
         launch.smoke_tools = arguments.smoke_tools
-        launch.files = files_of(launch.suite, arguments.files)
+        if arguments.files:
+            named = files_of(launch.suite, arguments.files)
+            launch.files = [path for path in named if path in (launch.files or named)]
     return [launch for launch in launches if launch.files or not arguments.files]
 
 

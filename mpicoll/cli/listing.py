@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..schedules.collectives import PLAIN, canonical_name
-from ..schedules.registry import find
+from ..schedules.registry import find, list_algorithms
 from .group import alone, asking, console
 from .names import canonical, check_order
 
@@ -33,7 +33,7 @@ def list_(collective: str | None, algorithm: str | None, as_json: bool) -> None:
         check_order("mpicoll list", collective, algorithm)
         with asking():
             name = canonical(collective)
-            algorithms = {name: _chosen(name, algorithm, catalogue(name))}
+            algorithms = {name: catalogue(name, _chosen(name, algorithm))[canonical_name(name)]}
     if as_json:
         click.echo(json.dumps(algorithms, indent=2, ensure_ascii=False))
         return
@@ -50,12 +50,11 @@ def list_(collective: str | None, algorithm: str | None, as_json: bool) -> None:
     to.print(key, style="dim")
 
 
-def _chosen(collective: str, algorithm: str | None, entries: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what is listed of a collective. Raises UnknownAlgorithm."""
-    if algorithm is None and canonical_name(collective) in entries:
-        return list(entries[canonical_name(collective)])
-    name = find(canonical_name(collective), (algorithm or "").partition("(")[0]).name
-    return [entry for entry in entries[canonical_name(collective)] if entry["name"] == name]
+def _chosen(collective: str, algorithm: str | None) -> str | None:
+    """Return the algorithm to list, None for all of a collective. Raises UnknownAlgorithm."""
+    if algorithm is None and canonical_name(collective) in list_algorithms():
+        return None
+    return find(canonical_name(collective), (algorithm or "").partition("(")[0]).name
 
 
 def _table(collective: str, entries: Sequence[dict[str, Any]]) -> Any:

@@ -18,14 +18,15 @@ USUAL = 8  # ranks of an example
 SHOWN = 6  # names in a row before they are only counted
 
 
-def catalogue(only: str | None = None) -> dict[str, list[dict[str, Any]]]:
+def catalogue(only: str | None = None, algorithm: str | None = None) -> dict[str, list[dict[str, Any]]]:
     """Return every algorithm's facts by collective, gather's again as gatherv's, and so on; fit for JSON.
 
-    only: the collective whose algorithms are wanted; the others have none then.
+    only, algorithm: the collective whose algorithms are wanted, and one of them by name; all others are left out then.
     """
     by_collective: dict[str, list[dict[str, Any]]] = {collective: [] for collective in list_algorithms()}
     for entry in registered():
-        if only is None or entry.collective.name == base_collective(only):
+        wanted = only is None or entry.collective.name == base_collective(only)
+        if wanted and algorithm in (None, entry.name):
             by_collective[entry.collective.name].append(facts(entry))
     return {collective: by_collective[base_collective(collective)] for collective in by_collective}
 

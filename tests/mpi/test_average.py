@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -45,12 +45,12 @@ def numbers(code):
 def test_averages_are_sums_divided(comm, engine, collective, spec):
     ours, p = mpicoll.Comm(comm), comm.size
     with Checks() as checks:
-        for n, root in product(sorted({0, 1, p - 1, p, p + 1, 3000}), roots(collective, 0, 1 % p, p - 1)):
-            for in_place in (False, True):
-                case = Case(collective, n, root, in_place, "AVG")
-                check(checks, ours, case, spec, engine)
-                if 0 < n <= p + 1:
-                    check(checks, ours, case, spec, engine, chunk_bytes=8, window=2)
+        sizes = sorted({0, 1, p - 1, p, p + 1, 3000})
+        for root, (n, in_place) in product(roots(collective, 0, 1 % p, p - 1), zip(sizes, cycle((False, True)))):
+            case = Case(collective, n, root, in_place, "AVG")
+            check(checks, ours, case, spec, engine)
+            if 0 < n <= p + 1:
+                check(checks, ours, replace(case, in_place=not in_place), spec, engine, chunk_bytes=8, window=2)
         check(checks, ours, Case(collective, 200, op="AVG"), spec, engine, chunk_bytes=64, window=3)
 
 
@@ -59,9 +59,10 @@ def test_every_type_that_has_an_average(ours, comm, engine, collective):
     """Long doubles have no kernels, and go by MPI's own collective."""
     specs = [spec for c, spec in WITH_NATIVE if c == collective]
     with Checks() as checks:
-        for code, spec, in_place in product("fFDgG", specs, (False, True)):
+        for (i, code), (j, spec) in product(enumerate("fFDgG"), enumerate(specs)):
             if code in "gG" and spec != "native":
                 continue
+            in_place = (i + j) % 2 == 0
             case = Case(collective, 13, comm.size - 1, in_place, "AVG", numbers(code))
             check(checks, ours, case, spec, engine)
 

@@ -1,6 +1,7 @@
 """The core on many ranks: every collective as `auto` chooses, and by an algorithm that is forced, on either engine.
 
-`tests/run.py --full` runs these tests alone on 16, 32 and 64 ranks. They are few, since so many ranks share some cores.
+`tests/run.py --full` runs this file alone on 16, 32 and 64 ranks. It has few tests, since so many ranks share some
+cores.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from support.cases import AGAIN, Case, Checks
 
 import mpicoll
 
-pytestmark = pytest.mark.many
 FORCED = {
     "barrier": "double_ring", "bcast": "scatter_allgather", "scatter": "binomial", "gather": "knomial(k=3)",
     "allgather": "bruck(k=3)", "reduce": "double_tree", "reduce_scatter": "ring", "allreduce": "rabenseifner",

@@ -2,11 +2,13 @@
 
     .venv-torch/bin/python tests/torch/suite.py --ranks 2,3,4                  # both, and how they differ
     .venv-torch/bin/python tests/torch/suite.py --backend mpicoll -k barrier
+    .venv-torch/bin/python tests/torch/suite.py --keep                         # Gloo alone, for later runs
 
 The tests are `torch.testing._internal.distributed.distributed_test`, in the wheel. They run in the ranks that mpiexec
 started, one after the other, with a process group of their own each. On mpicoll "gloo" means mpicoll, so that no test
-is left out which Gloo runs. What mpicoll does not pass and Gloo does is a failure, a skip too. The last line is
-`N passed, M failed, K skipped`.
+is left out which Gloo runs. What mpicoll does not pass and Gloo does is a failure, a skip too. What Gloo passes depends
+on torch's version and the ranks alone: gloo_passes.json has it, and Gloo runs only where that is of another version or
+has not so many ranks. The last line is `N passed, M failed, K skipped`.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ import traceback
 import unittest
 from collections import Counter
 from datetime import timedelta
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 BACKENDS = ("gloo", "mpicoll")
+KEPT = Path(__file__).with_name("gloo_passes.json")  # {"torch": version, "passed": {ranks: names}}
 LIMIT = 90  # seconds for a test; the run ends with it then, and begins again behind it
 SLOW = 10.0  # seconds; tests that take longer are named
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -188,6 +192,36 @@ def launched(backend: str, ranks: int, pattern: str, directory: Path, name: str 
     return outcomes
 
 
+def torch_version() -> str:
+    """Return torch's version without its build, such as +cpu."""
+    return metadata.version("torch").partition("+")[0]
+
+
+def kept(ranks: int, pattern: str, path: Path = KEPT) -> Outcomes | None:
+    """Return the tests that Gloo passes on so many ranks, None if this version of torch was not run on them."""
+    known = json.loads(path.read_text())
+    names = known["passed"].get(str(ranks)) if known["torch"] == torch_version() else None
+    return None if names is None else {name: (PASSED, "") for name in names if pattern in name}
+
+
+def keep(by_ranks: dict[int, Outcomes], path: Path = KEPT) -> None:
+    """Write which tests Gloo passes; exit if it failed any, as it does where others load the machine."""
+    every = [(name, outcome) for outcomes in by_ranks.values() for name, (outcome, _) in outcomes.items()]
+    if failed := {name for name, outcome in every if outcome == FAILED}:
+        sys.exit(f"{path.name} is as it was, since Gloo failed {', '.join(sorted(failed))}; run it on an idle machine")
+    passed = {str(ranks): sorted(name for name, (outcome, _) in outcomes.items() if outcome == PASSED)
+              for ranks, outcomes in by_ranks.items()}  # fmt: skip
+    path.write_text(json.dumps({"torch": torch_version(), "passed": passed}, indent=1) + "\n")
+
+
+def theirs_of(ranks: int, pattern: str, directory: Path) -> Outcomes:
+    """Return Gloo's outcomes: those that are kept, else of a run."""
+    if (known := kept(ranks, pattern)) is not None:
+        print(f"gloo, {ranks} ranks: {len(known)} tests pass on torch {torch_version()}, by {KEPT.name}", flush=True)
+        return known
+    return launched("gloo", ranks, pattern, directory)
+
+
 def compared(ours: Outcomes, theirs: Outcomes) -> Outcomes:
     """Return our outcomes, with tests that Gloo passes and mpicoll skips as failed."""
     for name, (outcome, _) in theirs.items():
@@ -200,6 +234,7 @@ def compared(ours: Outcomes, theirs: Outcomes) -> Outcomes:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=BACKENDS, help="one alone, without comparing")
+    parser.add_argument("--keep", action="store_true", help=f"run Gloo alone, and write what it passes to {KEPT.name}")
     parser.add_argument("--ranks", default="2,3,4")
     parser.add_argument("-k", dest="pattern", default="", help="tests whose name has this in it")
     parser.add_argument("--name", default="gloo", help=argparse.SUPPRESS)
@@ -210,11 +245,14 @@ def main() -> int:
         return 0
     total = Counter({PASSED: 0, FAILED: 0, SKIPPED: 0})
     with tempfile.TemporaryDirectory(prefix="suite-") as directory:
-        for ranks in map(int, options.ranks.split(",")):
-            by_backend = {
-                backend: launched(backend, ranks, options.pattern, Path(directory))
-                for backend in ([options.backend] if options.backend else BACKENDS)
-            }
+        counts = [int(ranks) for ranks in options.ranks.split(",")]
+        if options.keep:
+            keep({ranks: launched("gloo", ranks, "", Path(directory)) for ranks in counts})
+            return 0
+        for ranks in counts:
+            by_backend = {} if options.backend else {"gloo": theirs_of(ranks, options.pattern, Path(directory))}
+            backend = options.backend or "mpicoll"
+            by_backend[backend] = launched(backend, ranks, options.pattern, Path(directory))
             if "mpicoll" in by_backend and (options.pattern or ONLY_MPI) in ONLY_MPI:
                 alone = launched("mpicoll", ranks, ONLY_MPI, Path(directory), "mpi")
                 by_backend["mpicoll"] |= {name: outcome for name, outcome in alone.items() if outcome[0] != SKIPPED}

@@ -20,6 +20,7 @@ def run(*words):
     return CliRunner().invoke(scale.scale, [*words])
 
 
+@pytest.mark.once
 def test_plans_and_starts(tmp_path):
     path = tmp_path / "scale.jsonl"
     words = ["--ranks", "5,64", "--algorithms", "barrier dissemination,alltoall bruck(k=4)", "--starts", "1"]
@@ -35,6 +36,7 @@ def test_plans_and_starts(tmp_path):
     assert "one rank's plan" in done.output and "starting, the median of 1" in done.output
 
 
+@pytest.mark.once
 def test_rules(tmp_path):
     path = tmp_path / "scale.jsonl"
     words = ["--ranks", "2,8", "--algorithms", "", "--starts", "0", "--rules", "1,4", "--network", "fugaku"]

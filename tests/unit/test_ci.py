@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,8 @@ from pathlib import Path
 import changed
 import pytest
 import run
+
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture
@@ -113,6 +118,48 @@ def test_steps_name_files_that_exist(steps, monkeypatch):
     assert {"lint", "site", "openmpi", "intel", "torch-mpich"} <= {entry.name for entry in steps.tests()}
     full = [entry.name for entry in steps.tests() if "--smoke-tools" not in str(entry.command)]
     assert not {"mpich-unit", "mpich-mpi", "mpich-launch"} & {*full}
+
+
+# -- what Gloo passes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    """The module tests/torch/suite.py, as on the version of torch that the Makefile names."""
+    spec = importlib.util.spec_from_file_location("suite", run.TESTS / "torch" / "suite.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    named = re.search(r"^TORCH \?= torch==(.*)$", (run.ROOT / "Makefile").read_text(), re.MULTILINE)
+    module.named = named[1]
+    monkeypatch.setattr(module, "torch_version", lambda: module.named)
+    return module
+
+
+def test_what_gloo_passes_is_kept_for_the_torch_of_the_makefile(suite):
+    """After a change of the version this fails until `tests/torch/suite.py --keep` has run."""
+    for ranks in (2, 3):
+        names = suite.kept(ranks, "")
+        assert len(names) > 50 and {"test_all_reduce_sum", "test_broadcast"} <= {*names}
+        assert {*suite.kept(ranks, "broadcast")} == {name for name in names if "broadcast" in name}
+    ours = dict.fromkeys(names, (suite.PASSED, ""))
+    assert suite.Counter(outcome for outcome, _ in suite.compared(ours, names).values()) == {"passed": len(names)}
+    del ours["test_broadcast"]
+    assert suite.compared(ours, names)["test_broadcast"][0] == suite.FAILED
+
+
+def test_gloo_runs_where_what_it_passes_is_not_known(suite, monkeypatch, tmp_path):
+    path, ran = tmp_path / "passes.json", []
+    suite.keep({3: {"test_b": (suite.PASSED, ""), "test_a": (suite.SKIPPED, "why")}}, path)
+    monkeypatch.setattr(suite, "launched", lambda *words: ran.append(words) or {})
+    monkeypatch.setattr(suite, "kept", functools.partial(suite.kept, path=path))
+    assert suite.theirs_of(3, "", tmp_path) == {"test_b": (suite.PASSED, "")} and not ran
+    suite.theirs_of(2, "", tmp_path)
+    monkeypatch.setattr(suite, "torch_version", lambda: "1.0")
+    suite.theirs_of(3, "b", tmp_path)
+    assert ran == [("gloo", 2, "", tmp_path), ("gloo", 3, "b", tmp_path)]
+    with pytest.raises(SystemExit, match="Gloo failed test_c; run it on an idle machine"):
+        suite.keep({3: {"test_b": (suite.PASSED, ""), "test_c": (suite.FAILED, "timeout")}}, path)
+    assert json.loads(path.read_text()) == {"torch": suite.named, "passed": {"3": ["test_b"]}}
 
 
 # -- what changed -------------------------------------------------------------------------------------------

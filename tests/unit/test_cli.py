@@ -124,6 +124,7 @@ def test_list_tells_what_an_algorithm_needs_and_that_one_fails(even, broken):
     assert "\n broken_ring " in output and "not known, since it fails at p = " in " ".join(output.split())
 
 
+@pytest.mark.once
 def test_list_shows_every_algorithm_to_people():
     output = good("list")
     for collective, names in mpicoll.list_algorithms().items():
@@ -144,11 +145,13 @@ def test_list_shows_every_algorithm_to_people():
     ("allreduce",), ("Allreduce",), ("MPI_Allreduce",), ("iallreduce",), ("all-reduce",), ("Allreduce_init",),
 ])  # fmt: skip
 def test_list_takes_a_collective_by_any_name(words, listed):
-    assert json.loads(good("list", *words, "--json")) == {"allreduce": listed["allreduce"]}
+    (ring,) = (entry for entry in listed["allreduce"] if entry["name"] == "ring")
+    assert json.loads(good("list", *words, "ring", "--json")) == {"allreduce": [ring]}
 
 
+@pytest.mark.once
 def test_list_takes_an_algorithm(listed):
-    output = good("list", "MPI_Allreduce")
+    output = good("list", "MPI_Reduce")
     assert "\n rabenseifner " in output and "bcast\n" not in output
     assert [e["name"] for e in json.loads(good("list", "gatherv", "binomial", "--json"))["gatherv"]] == ["binomial"]
     output = good("list", "allreduce", "ring")

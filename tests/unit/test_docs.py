@@ -28,6 +28,7 @@ def barriers(monkeypatch, registry):
     monkeypatch.setattr(generate, "registered", lambda: [x for x in registered() if x.collective.name == "barrier"])
 
 
+@pytest.mark.once
 def test_docs_are_current(written, monkeypatch):
     """Compare the files in the tree with those that the registry gives, whatever the order of its sets."""
     monkeypatch.setattr(generate, "pages", lambda: written)

@@ -173,7 +173,8 @@ def test_the_error_does_not_grow_with_the_ranks(dtype, p):
     n = 700
     every = np.random.default_rng(p).standard_normal((p, n)).astype(dtype)
     exact, sizes = every.astype(np.float64).sum(axis=0), np.abs(every.astype(np.float64)).sum(axis=0)
-    names = ("ring", "rabenseifner", "recursive_doubling", "tree") if p > 13 else exact_algorithms("allreduce")
+    few = ("rabenseifner", "recursive_doubling", "tree", *["ring"] * (dtype == BFLOAT16))   # p steps take seconds
+    names = few if p > 13 else exact_algorithms("allreduce")
     for name in names:
         scheduled = schedule("allreduce", name, p)
         for average in (False, True):

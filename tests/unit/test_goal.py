@@ -74,6 +74,7 @@ def occupies_its_processor(spans):
     )  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("p", RANKS)
 def test_whole_blocks_take_what_the_simulation_says(p):
     """Compare the algorithms in which no rank has to send or compute while it receives."""
@@ -117,6 +118,7 @@ def test_chunks_take_what_the_simulation_says(p):
         assert p < 5 or algorithm != "chain" or got < 0.7 * whole
 
 
+@pytest.mark.once
 def test_the_page_has_these_times():
     """Compute the rows of LogGOPSim's rule in docs/SIMULATING.md."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "SIMULATING.md").read_text()

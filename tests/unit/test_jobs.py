@@ -123,6 +123,7 @@ def test_a_site_that_is_missing():
 # -- scripts
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", kinds.KINDS)
 @pytest.mark.parametrize("text", ["", FULL, '[mpi]\nkind = "openmpi"\nlauncher = "mpirun"\n'],
                          ids=["bare", "full", "mpirun"])

@@ -208,7 +208,7 @@ def test_one_rank_copies_its_input(entry):
 
 
 @pytest.mark.parametrize("entry", SIZED)
-@pytest.mark.parametrize("p", [*range(1, 9), 13, 16, pytest.param(33, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("p", [*range(1, 9), 13, *(pytest.param(p, marks=pytest.mark.slow) for p in (16, 33))])
 def test_scratch_of_chunks_is_what_the_docstring_says_times_the_window(entry, p):
     """But neighbouring blocks no longer lie in one piece: what is staged only then comes on top."""
     schedule = Schedule(entry, served(entry, p))

@@ -80,6 +80,7 @@ def test_an_answer_that_became_wrong_fails_too(tmp_path):
     assert done.exit_code == 1 and "wrong answer in" in done.stdout and "1 wrong now" in done.stdout
 
 
+@pytest.mark.once
 def test_page(ours, tmp_path):
     page = tmp_path / "report.html"
     output = good(ours, DATA / "imb-4.txt", "-o", page, "--title", "A <title>")

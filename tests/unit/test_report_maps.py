@@ -181,6 +181,7 @@ def test_ranks_of_the_maps_are_placed_as_the_options_say():
     assert cell["ratio"] != other["ratio"] and f"{cell['ratio']:.2f}" in shown and "32 ranks on 4 hosts" in shown
 
 
+@pytest.mark.once
 def test_the_page_has_both_maps(tmp_path):
     page = tmp_path / "map.html"
     good("--network", "leonardo", "--collectives", "bcast", "--ranks", "4:64", "--sizes", "8,1M", "-o", page)

@@ -21,6 +21,8 @@ from support import golden, harness
 
 from mpicoll.benchmarks import launch
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(autouse=True)
 def any_mpi(monkeypatch):
@@ -43,10 +45,14 @@ def test_slow_tests_run_on_request():
     mpi = [(ranks, fraction) for suite, ranks, fraction in sizes("--thorough") if suite == "mpi"]
     assert mpi == [(2, 1.0), *((ranks, run.THOROUGH_FRACTION) for ranks in (1, 3, 5, 8)), (16, 1.0)]
     words = ("--thorough", "--full")
-    core = {word: [launch for launch in run.plan(run.parse([word])) if launch.many] for word in words}
+    core = {word: [launch for launch in run.plan(run.parse([word])) if launch.files] for word in words}
     assert [launch.title for launch in core["--thorough"]] == ["mpi, 16 ranks, the core"]
     assert [launch.ranks for launch in core["--full"]] == [16, 32, 64]
-    assert all(launch.options(0)[-2:] == ["-m", "many"] for launch in core["--full"])
+    assert all(launch.options(0)[0] == str(*run.CORE) for launch in core["--full"])
+    options = ["--full", "--suites", "mpi", "--files"]
+    named = [run.plan(run.parse([*options, files])) for files in ("many_ranks", "stall,threads")]
+    others = [*run.FULL_WHOLE, *run.FULL_SAMPLED]
+    assert [[launch.ranks for launch in launches] for launches in named] == [[*others, *run.FULL_MANY], others]
     assert sizes("--thorough")[:2] == [("unit", 1, 1.0), ("launch", 1, run.STARTED)]
     assert sizes("--full")[:2] == [("unit", 1, 1.0), ("launch", 1, 1.0)]
     assert not any(launch.quick for words in ("--thorough", "--full") for launch in run.plan(run.parse([words])))
@@ -61,6 +67,13 @@ def test_plan_of_some_ranks():
     options = ["--sample-launch", "0.5", "--ranks", "1", "--sample", "0.2"]
     titles = [launch.title for launch in run.plan(run.parse(options))]
     assert titles == ["unit, 25% sample, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
+
+
+def test_suites_that_start_programs_have_a_worker_more_than_there_are_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    workers = {suite: run.Launch(suite).options(0) for suite in ("unit", "launch", "torch_programs", "mpi")}
+    got = {suite: words[words.index("--numprocesses") + 1] for suite, words in workers.items() if suite != "mpi"}
+    assert got == {"unit": "auto", "launch": "3", "torch_programs": "3"} and "--numprocesses" not in workers["mpi"]
 
 
 def test_plan_of_some_files():

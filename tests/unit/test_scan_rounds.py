@@ -57,6 +57,7 @@ def test_table_of_rounds_is_computed():
     assert rows == [(p, n, n - 1 + (p - 1).bit_length(), least_rounds(p, n), p - 2 + n) for p, n, *_ in rows]
 
 
+@pytest.mark.once
 def test_segments_for_which_64_ranks_need_more_rounds():
     more = [n for n in range(1, 2000) if least_rounds(64, n) > n - 1 + 6]
     assert (more[0], more[-1], len(more)) == (6, 1332, 1327)

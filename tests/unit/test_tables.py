@@ -61,7 +61,7 @@ def check_mutant(schedule, case, in_place, plans, rank, what, broken):
 
 
 @pytest.mark.parametrize("entry", EVERY)
-@pytest.mark.parametrize("p", [2, 3, 4])
+@pytest.mark.parametrize("p", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_mutant_is_caught(entry, p, pytestconfig):
     """Any number of any table, rows dropped, segments swapped, chunks dropped, lanes laid on each other.
 

@@ -443,6 +443,7 @@ def test_the_command_says_where_time_went(tmp_path):
     assert refused.exit_code == 2 and "has no call 7; its calls are 1 to 1" in refused.output
 
 
+@pytest.mark.once
 def test_the_page_has_what_the_terminal_says_and_pictures(tmp_path):
     """All rows, a bar for each part of the time, and names with markup in them as they are."""
     late = exchange(late=100)

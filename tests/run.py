@@ -131,7 +131,7 @@ class Launch:
 
 @contextmanager
 def passed_on() -> Iterator[tuple[IO[bytes], bytearray]]:
-    """A file that goes to this program's output as it is written, and the end of it."""
+    """Yield a file that is copied to this program's output as it is written, and the end of what was written."""
     reading, writing = os.pipe()
     last = bytearray()
 
@@ -151,7 +151,7 @@ def passed_on() -> Iterator[tuple[IO[bytes], bytearray]]:
 
 
 def read_results(path: Path) -> dict[str, tuple[str, str]]:
-    """Per test its outcome and the reason; a failure that any line tells stays a failure."""
+    """Return the outcome of each test, and the reason; a failure in any line stays a failure."""
     outcomes: dict[str, tuple[str, str]] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         entry = json.loads(line)
@@ -163,7 +163,7 @@ def read_results(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def all_launches(arguments: argparse.Namespace) -> list[Launch]:
-    """The launches of all files, in order."""
+    """Return the launches of all files, in order."""
     quick = not (arguments.thorough or arguments.full)
     started = arguments.sample_launch or (STARTED if arguments.thorough else 1.0)
     some = quick and arguments.sample_launch is None    # of what starts mpiexec
@@ -189,7 +189,7 @@ def all_launches(arguments: argparse.Namespace) -> list[Launch]:
 
 
 def plan(arguments: argparse.Namespace) -> list[Launch]:
-    """The launches, in order; of some files those of the suites that have any of them."""
+    """Return the launches in order: of some files, those of the suites that have any of them."""
     launches = all_launches(arguments)
     for launch in launches:
         launch.smoke_tools = arguments.smoke_tools

@@ -22,7 +22,7 @@ N = 1 << 13  # bytes of a share, on average
 
 @pytest.fixture
 def slow(comm, tmp_path_factory, monkeypatch):
-    """A Comm whose network is one of slow links."""
+    """Return a Comm whose network has slow links."""
     path = comm.bcast(str(tmp_path_factory.mktemp("network") / "slow.json") if comm.rank == 0 else None)
     if comm.rank == 0:
         with open(path, "w") as file:

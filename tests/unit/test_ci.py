@@ -125,7 +125,7 @@ def test_steps_name_files_that_exist(steps, monkeypatch):
 
 @pytest.fixture
 def suite(monkeypatch):
-    """The module tests/torch/suite.py, as on the version of torch that the Makefile names."""
+    """Return the module tests/torch/suite.py, as on the version of torch that the Makefile names."""
     spec = importlib.util.spec_from_file_location("suite", run.TESTS / "torch" / "suite.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -152,6 +152,8 @@ EXCHANGED |= {"sends": [], "receives": []}
 BAD = {
     "not JSON": ("hello", "is no JSON"),
     "cut off": ('{"traceEvents": [{"ph": "X", ', "its end is missing"),
+    "empty": ("", "is no JSON: it is empty"),
+    "a program": ("import numpy", r"is no JSON \(Expecting value"),
     "nested": ("[" * 100_000, "is nested too deeply"),
     "no events": ('{"a": 1}', "has no traceEvents"),
     "others' events": ('[{"ph": "X", "cat": "op", "name": "aten::mm"}]', "no collectives of mpicoll's among its 1"),

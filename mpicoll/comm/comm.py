@@ -271,7 +271,7 @@ class Comm(Collectives, Objects, Sparse, Selection, FaultTolerance):
         """
         check_neighbour_ranks("sources", sources, self.size)
         check_neighbour_ranks("destinations", destinations, self.size)
-        arguments = sources, destinations, sourceweights, destweights, info, reorder
+        arguments: Any = sources, destinations, sourceweights, destweights, info, reorder  # its types lack None
         return self._child(Distgraphcomm, super().Create_dist_graph_adjacent(*arguments))
 
     def Create_dist_graph(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..cli.group import asking
+from ..cli.group import asking, unwritable
 from ..cost.network import content, in_words
 from ..runtime.agreement import nodes_of
 from ..runtime.calibrate import across, inside, measure
@@ -30,6 +30,8 @@ def calibrate(seconds: float, path: Path) -> None:
         positive("--seconds", seconds)
         if comm.size < 2:
             raise ValueError("one rank has no network; start two or more")
+        if trouble := comm.bcast(unwritable(path) if comm.rank == 0 else ""):
+            raise ValueError(f"-o {path}: {trouble}")
     nodes = nodes_of(comm)
     described = measure(comm, nodes, seconds, path.stem)
     if described is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
+from mpicoll.cli.group import unwritable
 from mpicoll.errors import TuningError
 from mpicoll.selection.tables import read, validator
 
@@ -18,8 +18,8 @@ def check(comm: Any, path: Path) -> None:
             validator()     # without which no program can go by the table
             if path.exists():
                 read(path)
-            if path.is_dir() or not os.access(path.parent, os.W_OK):
-                trouble = f"-o {path}: cannot be written"
+            if trouble := unwritable(path):
+                trouble = f"-o {path}: {trouble}"
         except TuningError as error:
             trouble = f"{error}; name another file with -o"
     if trouble := comm.bcast(trouble) if comm.size > 1 else trouble:

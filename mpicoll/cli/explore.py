@@ -13,7 +13,7 @@ import click
 from ..describe.explore.choose import MOST_RANKS
 from ..errors import ArgumentError
 from ..garbage import collection_off
-from .group import alone, asking, console
+from .group import alone, asking, console, unwritable
 from .names import Hinting, canonical, split_names
 from .placement import Nodes, places_ranks
 from .recorded import load, merged
@@ -67,6 +67,8 @@ def explore(
     An algorithm of your own (--load) that the verifier rejects is played up to its fault.
     """
     alone()
+    if output != "-" and (trouble := unwritable(output)):
+        raise click.ClickException(f"cannot write {output}: {trouble}")
     from ..cost.network import network
     from ..describe.explore import choose, page
     from ..describe.explore.timing import Clock

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -111,6 +113,15 @@ def extra(needs: str, install: str = REPORT) -> Iterator[None]:
         yield
     except ImportError as error:
         raise click.ClickException(f"{needs} needs {error.name or error}, which is not installed: {install}") from None
+
+
+def unwritable(path: str | Path) -> str:
+    """Return why a file cannot be written, before work whose results it is for; empty if it can be."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        return "its directory does not exist"
+    is_writable = os.access(path if path.exists() else path.parent, os.W_OK) and not path.is_dir()
+    return "" if is_writable else "cannot be written"
 
 
 def refuse(trouble: str, together: bool = False) -> None:

@@ -258,20 +258,20 @@ class Comm(Collectives, Objects, Sparse, Selection, FaultTolerance):
 
     def Create_dist_graph_adjacent(
         self,
-        sources: Sequence[int],
-        destinations: Sequence[int],
+        sources: Sequence[int] | None,
+        destinations: Sequence[int] | None,
         sourceweights: Sequence[int] | None = None,
         destweights: Sequence[int] | None = None,
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> Distgraphcomm:
-        """Return a graph of these ranks, of which every rank passes its own edges.
+        """Return a graph of these ranks, of which every rank passes its own edges; None is no edges.
 
         Raises RankError for an edge to a rank that is not in this communicator.
         """
         check_neighbour_ranks("sources", sources, self.size)
         check_neighbour_ranks("destinations", destinations, self.size)
-        arguments = sources, destinations, sourceweights, destweights, info, reorder
+        arguments: Any = sources, destinations, sourceweights, destweights, info, reorder  # its types lack None
         return self._child(Distgraphcomm, super().Create_dist_graph_adjacent(*arguments))
 
     def Create_dist_graph(

@@ -25,16 +25,18 @@ _MPI4PY = {"COMM_WORLD": COMM_WORLD, "COMM_SELF": COMM_SELF}
 
 
 class _AnyPrequest(type):
-    """A metaclass that makes mpi4py's own persistent requests instances too."""
+    """A metaclass that makes mpi4py's own persistent requests instances too, but not of the program's subclasses."""
 
     plain = MPI.Prequest
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, cls.plain)
+        return isinstance(instance, cls.plain) if cls is _Prequest else super().__instancecheck__(instance)
 
 
-class _Prequest(Prequest, metaclass=_AnyPrequest):
+class _Prequest(MPI.Prequest, metaclass=_AnyPrequest):
     """MPI.Prequest for the program: its Startall starts mpicoll's requests."""
+
+    Startall = Prequest.Startall
 
 
 def check(overrides: Overrides) -> None:

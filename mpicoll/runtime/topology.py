@@ -110,8 +110,9 @@ def _graph_of_own_edges(rank: int, p: int, sources: Sequence[int], destinations:
     return Graph(p, "distributed graph", ends)
 
 
-def check_neighbour_ranks(argument: str, ranks: Sequence[int], p: int) -> None:
-    """Raise RankError if an argument of ranks has any that are not in a communicator of p ranks."""
+def check_neighbour_ranks(argument: str, ranks: Sequence[int] | None, p: int) -> None:
+    """Raise RankError if an argument of ranks has any that are not in a communicator of p ranks; None has none."""
+    ranks = () if ranks is None else ranks
     if wrong := sorted({int(rank) for rank in ranks if not 0 <= rank < p and rank != MPI.PROC_NULL}):
         raise RankError(
             f"{argument} have rank{'s' * (len(wrong) > 1)} {spans(wrong)}; the communicator has ranks 0 to {p - 1}"

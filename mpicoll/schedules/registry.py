@@ -304,15 +304,20 @@ def list_algorithms() -> dict[str, tuple[str, ...]]:
 
 
 def exact_algorithms(collective: str) -> tuple[str, ...]:
-    """Return the names of a collective's algorithms whose results are those of MPI's own."""
-    return tuple(name for name, entry in _REGISTRY[base_collective(collective)].items() if entry.is_exact)
+    """Return the names of a collective's algorithms whose results are those of MPI's own. Raises UnknownAlgorithm."""
+    return tuple(name for name, entry in _entries(collective).items() if entry.is_exact)
+
+
+def _entries(collective: str) -> dict[str, Algorithm]:
+    entries = _REGISTRY.get(base_collective(collective))
+    if entries is None:
+        raise UnknownAlgorithm("collective", collective, (*COLLECTIVES, *PLAIN))
+    return entries
 
 
 def find(collective: str, name: str) -> Algorithm:
     """Return the algorithm of that name. Raises UnknownAlgorithm, naming the near ones."""
-    entries = _REGISTRY.get(base_collective(collective))
-    if entries is None:
-        raise UnknownAlgorithm("collective", collective, (*COLLECTIVES, *PLAIN))
+    entries = _entries(collective)
     if name not in entries:
         raise UnknownAlgorithm(f"{collective} algorithm", name, entries)
     return entries[name]

@@ -84,7 +84,8 @@ def load(path: str | Path) -> Trace:
         with opened(path, "rt", encoding="utf-8") as file:
             content = json.load(file)
     except json.JSONDecodeError as error:
-        cut = "" if error.doc.rstrip().endswith(("}", "]")) else ": its end is missing"
+        begins, ends = error.doc.lstrip()[:1] in ("{", "["), error.doc.rstrip().endswith(("}", "]"))
+        cut = ": its end is missing" if begins and not ends else ": it is empty" if not error.doc.strip() else ""
         raise TimelineError(f"{path} is no JSON{cut} ({error})") from None
     except RecursionError:
         raise TimelineError(f"{path} is no trace: its JSON is nested too deeply") from None

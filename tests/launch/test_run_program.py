@@ -286,3 +286,22 @@ def test_startall_of_a_program_that_knows_nothing_of_mpicoll(run):
             request.Free()
     """)
     assert done.status == 0 and done.output.split() == ["True"] * 3, done.output
+
+
+def test_a_program_may_subclass_prequest(run):
+    """A subclass of MPI.Prequest as mpi4py's own tests have it is made from a request, and has no other instances."""
+    done = run("run", "{program}", code="""
+        class Mine(MPI.Prequest):
+            def __new__(cls, request=None):
+                return super().__new__(cls, request)
+
+        x = np.ones(3)
+        others = [world.Allreduce_init(x, np.zeros(3)), world.Send_init(x, MPI.PROC_NULL)]
+        mine = Mine(world.Send_init(x, MPI.PROC_NULL))
+        mine.Start()
+        mine.Wait()
+        say(type(mine) is Mine and isinstance(mine, Mine) and not any(isinstance(other, Mine) for other in others))
+        for request in [mine, *others]:
+            request.Free()
+    """)
+    assert done.status == 0 and done.output.split() == ["True"] * 3, done.output

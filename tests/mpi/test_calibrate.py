@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.benchmarks import calibrate as command
+from mpicoll.cli.group import USAGE
 from mpicoll.cost.network import content, network, parse
 from mpicoll.runtime import agreement, calibrate
 from mpicoll.runtime.calibrate import LONG, SHORT, TOGETHER, Times, across, inside, level_of
@@ -27,6 +29,12 @@ def test_the_network_of_any_layout(comm, size):
     assert (measured.links == preset.links) == (comm.size == 1)
     assert (measured.links == measured.node) == (comm.size > 1 and not across(nodes))
     assert measured.fold_rate != preset.fold_rate and measured.copy_rate != preset.copy_rate
+
+
+def test_a_file_that_cannot_be_written_ends_it_before_it_measures(comm, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "measure", lambda *args: pytest.fail("measured"))
+    if comm.size > 1:
+        assert command.calibrate.main(["-o", str(tmp_path / "none" / "net.json")], standalone_mode=False) == USAGE
 
 
 def test_pairs_share_no_rank():

@@ -44,6 +44,7 @@ TOPOLOGIES = {
     "ring": lambda c: c.Create_graph([2 * r + 2 for r in range(c.size)],
                                      [x % c.size for r in range(c.size) for x in (r - 1, r + 1)]),
     "no neighbours": lambda c: c.Create_dist_graph_adjacent([], []),
+    "None for no neighbours": lambda c: c.Create_dist_graph_adjacent(None, None),
 }
 
 

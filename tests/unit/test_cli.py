@@ -218,6 +218,9 @@ def test_show_writes_svg(tmp_path):
         (("show", "allreduce", "ring", "-n", "8"), "No such option '-n'; the number of ranks is -p N"),
         (("verify", "-p", "8"), "No such option '-p'; the largest number of ranks is --max-ranks N"),
         (("info", "allreduce"), "(allreduce); mpicoll list says what serves a collective"),
+        (("choose", "alreduce", "-p", "4", "--network", "leonardo"),
+         "no collective is called 'alreduce'; did you mean 'allreduce'"),
+        (("simulate", "alreduce", "-p", "4"), "no collective is called 'alreduce'; did you mean 'allreduce'"),
         (("info", "-n", "2"), "No such option '-n'; mpiexec starts the ranks: mpiexec -n N mpicoll"),
     ],
 )

@@ -337,6 +337,12 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
     assert "cannot write" in message
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_algorithms_are_played(tmp_path, monkeypatch):
+    monkeypatch.setattr("mpicoll.describe.explore.page.build", lambda *args, **options: pytest.fail("played"))
+    for path, why in ((tmp_path / "none" / "x.html", "its directory does not exist"), (tmp_path, "cannot be written")):
+        assert f"cannot write {path}: {why}" in refused("explore", "-o", path, status=1)
+
+
 def test_verify_writes_a_page_of_what_fails(tmp_path, registry):
     mine, out = tmp_path / "mine.py", tmp_path / "page.html"
     mine.write_text(MINE)

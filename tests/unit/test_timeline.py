@@ -152,6 +152,7 @@ EXCHANGED |= {"sends": [], "receives": []}
 BAD = {
     "not JSON": ("hello", "is no JSON"),
     "cut off": ('{"traceEvents": [{"ph": "X", ', "its end is missing"),
+    "empty": ("", "is no JSON: it is empty"),
     "nested": ("[" * 100_000, "is nested too deeply"),
     "no events": ('{"a": 1}', "has no traceEvents"),
     "others' events": ('[{"ph": "X", "cat": "op", "name": "aten::mm"}]', "no collectives of mpicoll's among its 1"),
@@ -229,6 +230,12 @@ def test_work_for_an_event(tmp_path):
         profile.runcall(work)
         calls_of.append(pstats.Stats(profile).total_calls / len(content["traceEvents"]))
     assert calls_of[0] < 7 and calls_of[1] < 1 and calls_of[2] < 4, calls_of
+
+
+def test_a_file_that_never_was_json_was_not_cut_off(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("import numpy\n")
+    assert "is no JSON (Expecting value" in command.refused("timeline", path)
 
 
 @pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)

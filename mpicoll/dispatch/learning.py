@@ -31,7 +31,7 @@ from . import methods, sums
 from .call import Call, describe_call
 from .methods import Invocation
 from .overlapping import OverlappingLesson
-from .prepare import select
+from .prepare import select, skew_of
 
 LOG = logging.getLogger("mpicoll")
 
@@ -123,7 +123,7 @@ def _takes_turns(state: CommState, call: Call) -> bool:
         or not (is_plain and call.commutative)
         or call.collective in UNKNOWN_TO_ALL
         or call.invocation.method is methods.REDUCE_SCATTER  # whose recvcounts a rank may leave out
-        or call.skew != EVEN  # candidates are compared for equal shares
+        or skew_of(state, call) != EVEN  # candidates are compared for equal shares
         or state.is_checked(state.sequence + 1)
         or (overrides.chunk_bytes or overrides.window or overrides.engine or overrides.seed is not None)
     ):

@@ -132,9 +132,14 @@ def _check_writable(call: Call) -> None:
         )
 
 
+def skew_of(state: CommState, call: Call) -> int:
+    """Return the class of the ranks' shares by which auto chooses; EVEN where they do not count."""
+    return call.skew if state.agreed.simulates and state.agreed.network is not None else EVEN
+
+
 def _choose_and_plan(state: CommState, call: Call) -> Prepared:
     nbytes, wide = call.nbytes(state.size), sums.uses_float32_sums(state, call.operator)
-    how = call.commutative, call.no_kernel_reason, call.form, wide, call.skew
+    how = call.commutative, call.no_kernel_reason, call.form, wide, skew_of(state, call)
     choice = select(state, call.collective, nbytes, *how)
     return prepare_with(state, call, choice)
 

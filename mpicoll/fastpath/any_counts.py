@@ -168,14 +168,14 @@ class AnyCounts:
             state.agreed.nodes,
             state.measured(call.collective),
             state.agreed.network,
-            call.skew,
+            skew := prepare.skew_of(state, call),
         )
-        by_skew = state.agreed.network is not None and not prepared.choice.forced
-        if by_skew and call.skew:
+        by_skew = state.agreed.simulates and state.agreed.network is not None and not prepared.choice.forced
+        if by_skew and skew:
             min_bytes = max(min_bytes, 1)  # without bytes, shares are even
         self.words[[rebind.MIN_BYTES, rebind.MAX_BYTES]] = min_bytes, min(max_bytes, MAX_MESSAGE // state.size)
         if call.collective in UNEVEN and state.size in RANKS and by_skew:
-            peaks = *skew_limits(call.skew), 2 * state.size
+            peaks = *skew_limits(skew), 2 * state.size
             self.words[[rebind.LOW_PEAK, rebind.HIGH_PEAK, rebind.PEAK_RANKS]] = peaks
         chunk = prepared.choice.chunk_bytes
         whole = WHOLE if chunk is None else max(call.unit, chunk // call.unit * call.unit)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..cost import event_loop
 from ..cost.network import Network
 from ..diagnostics.fault_tolerance import missing, note_hosts
 from ..diagnostics.peer_records import note_processes
@@ -50,6 +51,7 @@ class Agreed:
     network: Network | None  # the cost model of auto; None for fixed rules
     table: Table | None
     untuned: str  # why a requested tuning table is not used; empty if it is, or none was requested
+    simulates: bool = False  # whether every rank can simulate schedules fast: see selection/uneven.py
 
     def measured(self, collective: str) -> Sequence[Rule]:
         """Return the rules of the tuning table for a collective."""
@@ -67,9 +69,10 @@ def agree(comm: MPI.Intracomm) -> Agreed:
         raise settings
     if settings.tuning is not None:
         READ.setdefault(settings.tuning.path, settings.tuning)  # this rank may be the first of another communicator
-    nodes = nodes_of(comm)
+    nodes, simulates = _nodes(comm)
     network = _network(comm, settings, nodes)
-    return Agreed(settings, *_engine(comm, settings.engine), nodes, network, *_table(comm, settings, nodes))
+    engine = _engine(comm, settings.engine)
+    return Agreed(settings, *engine, nodes, network, *_table(comm, settings, nodes), simulates)
 
 
 def inherit(parent: Agreed, parent_comm: MPI.Intracomm, comm: MPI.Intracomm) -> Agreed:
@@ -115,28 +118,35 @@ def _broadcast(comm: MPI.Intracomm, value: Any) -> Any:
 
 
 def nodes_of(comm: MPI.Intracomm) -> Partition:
-    """Return the ranks of every node, in the order of their first ranks. Their names are compared by 64-bit digests.
-
-    The same messages carry the process ids, by which ranks of one node read each other's records. Where ranks may fail,
-    they carry the names of hosts, which errors of failed ranks name.
+    """Return the ranks of every node, in the order of their first ranks. Collective.
 
     >>> nodes_of(MPI.COMM_SELF)
     ((0,),)
     """
+    return _nodes(comm)[0]
+
+
+def _nodes(comm: MPI.Intracomm) -> tuple[Partition, bool]:
+    """Return the ranks of every node, whose names are compared by 64-bit digests; and whether all ranks can simulate.
+
+    The same messages carry the process ids, by which ranks of one node read each other's records. Where ranks may fail,
+    they carry the names of hosts, which errors of failed ranks name.
+    """
     name = node(MPI)
     host = b"" if missing() else name.partition(" ")[0].encode()[:HOST_BYTES].ljust(HOST_BYTES, b"\0")
-    own = np.frombuffer(digest(name.encode(), 8) + struct.pack("q", os.getpid()) + host, np.uint8)
+    facts = struct.pack("2q", os.getpid(), event_loop.is_ready(wait=False))
+    own = np.frombuffer(digest(name.encode(), 8) + facts + host, np.uint8)
     of_ranks = np.empty((comm.size, len(own)), np.uint8)
     comm.Allgather(own, of_ranks)
-    digests, processes = of_ranks[:, :16].copy().view(np.int64).T
+    digests, processes, can_simulate = of_ranks[:, :24].copy().view(np.int64).T
     note_processes(comm, processes.tolist())
     if host:
-        note_hosts(comm, [row[16:].tobytes().rstrip(b"\0").decode(errors="replace") for row in of_ranks])
+        note_hosts(comm, [row[24:].tobytes().rstrip(b"\0").decode(errors="replace") for row in of_ranks])
     _, first_ranks, node_numbers = np.unique(digests, return_index=True, return_inverse=True)
     ranks = np.argsort(node_numbers, kind="stable")
     ends = np.cumsum(np.bincount(node_numbers))[:-1]
     nodes = [node_ranks.tolist() for node_ranks in np.split(ranks, ends)]
-    return tuple(tuple(nodes[number]) for number in np.argsort(first_ranks).tolist())
+    return tuple(tuple(nodes[number]) for number in np.argsort(first_ranks).tolist()), bool(can_simulate.all())
 
 
 def _network(comm: MPI.Intracomm, settings: Settings, nodes: Partition) -> Network | None:

@@ -21,7 +21,7 @@ from ..garbage import collection_off
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
 from ..schedules.schedule import Schedule, schedule
-from .modelled import CHUNKS, by_size, candidates, has_too_much_scratch, is_crowded, usual_rules
+from .modelled import CHUNKS, by_size, candidates, has_too_much_scratch, is_crowded, modelled_rules, usual_rules
 from .rules import Rule
 
 Line = tuple[str, int | None, int, np.ndarray]  # algorithm, bytes of a chunk, chunks in flight, µs for every size
@@ -29,7 +29,7 @@ Line = tuple[str, int | None, int, np.ndarray]  # algorithm, bytes of a chunk, c
 COLLECTIVES = ("allgatherv", "reduce_scatter")  # with a count for every rank, which every rank knows
 EVEN = 0  # the class of equal shares
 RANKS = range(3, 33)  # numbers of ranks with these rules: two send the same by all algorithms, more take seconds
-SIZES = 4 ** np.arange(5, 13)  # bytes at which times are compared, 1 KiB to 16 MiB; a rule serves from half of its size
+SIZES = 4 ** np.arange(7, 13)  # bytes at which times are compared, 16 KiB to 16 MiB; a rule serves from half of that
 ANCHORS = SIZES[1::3]  # of these, at which all algorithms are compared
 NEARLY = 1.3  # times the least at one of ANCHORS: such algorithms are compared at all sizes
 MESSAGES = 10_000  # of a simulation, at most: algorithms and chunks that send more are left out
@@ -72,7 +72,13 @@ def typical_shares(skew: int, p: int) -> list[int]:
 def uneven_rules(
     network: Network, collective: str, p: int, commutative: bool, nodes: Partition | None, skew: int
 ) -> tuple[Rule, ...]:
-    """Return the rules of a collective of COLLECTIVES for a class, as modelled_rules() does for equal shares."""
+    """Return the rules of a collective of COLLECTIVES for a class, as modelled_rules() does for equal shares.
+
+    Below half of the least of SIZES, where latency decides, and where ranks share processors, those rules serve.
+    """
+    even = modelled_rules(network, collective, p, commutative, nodes)
+    if is_crowded(two_level(network, p if nodes is None else len(nodes)), nodes):
+        return even
     event_loop.is_ready(wait=True)  # the loop in Python would take many seconds
     shares = typical_shares(skew, p)
     case = network, collective, p, commutative, nodes
@@ -86,8 +92,10 @@ def uneven_rules(
         us = [uneven_us(network, planned, nodes, n, shares, rule.chunk_bytes, rule.window) for n in SIZES.tolist()]
         usual.append((rule, np.array(us)))
     why = f"the least time by the model of {network.name} if one rank has {min(1 << skew, p)} times the mean"
-    rules = by_size(lines, usual, SIZES, p, why)
-    return tuple(rule._replace(above=rule.above // 2) for rule in rules)
+    first, *others = by_size(lines, usual, SIZES, p, why)
+    least = int(SIZES[0]) // 2
+    small = [rule for rule in even if rule.above < least]
+    return *small, first._replace(above=least), *(rule._replace(above=rule.above // 2) for rule in others)
 
 
 def uneven_costs(

@@ -112,8 +112,12 @@ def test_every_call_has_one_class():
 
 def test_segments_serve_a_spike_on_slow_links():
     rules = uneven.uneven_rules(SLOW, "allgatherv", 8, True, None, 2)
-    assert rule_for(rules, 65536, 8).algorithm == "circulant_segments" and rule_for(rules, 256, 8).chunk_bytes is None
-    assert "circulant_segments" not in {rule.algorithm for rule in modelled_rules(SLOW, "allgatherv", 8, True, None)}
+    assert rule_for(rules, 65536, 8).algorithm == "circulant_segments"
+    even = modelled_rules(SLOW, "allgatherv", 8, True, None)
+    assert "circulant_segments" not in {rule.algorithm for rule in even}
+    assert rule_for(rules, 8191, 8) == rule_for(even, 8191, 8)  # latency decides
+    crowded = replace(SLOW, cores=2), "allgatherv", 8, True, by_blocks(8, 8)
+    assert uneven.uneven_rules(*crowded, 2) == modelled_rules(*crowded)
     ordered = uneven.uneven_rules(SLOW, "reduce_scatter", 8, False, None, 2)
     assert not any("circulant" in rule.algorithm for rule in ordered)
 
@@ -122,7 +126,7 @@ def test_segments_serve_a_spike_on_slow_links():
 @pytest.mark.parametrize("collective", uneven.COLLECTIVES)
 def test_the_model_charges_what_simulations_take_and_chooses_near_the_best(collective, p):
     slowdowns = []
-    for kind, nbytes in product(KINDS, (4096, 65536, 1 << 20)):
+    for kind, nbytes in product(KINDS, (16384, 65536, 1 << 20)):
         shares = SHARES[kind](1 << 16, p)
         skew = uneven.skew_class(shares)
         assert skew

@@ -21,7 +21,7 @@ from ..garbage import collection_off
 from ..schedules.collectives import base_collective
 from ..schedules.grouping import Partition
 from ..schedules.schedule import Schedule, schedule
-from .modelled import CHUNKS, by_size, candidates, has_too_much_scratch, is_crowded, modelled_rules, usual_rules
+from .modelled import CHUNKS, by_size, candidates, has_too_much_scratch, is_crowded, modelled_rules
 from .rules import Rule
 
 Line = tuple[str, int | None, int, np.ndarray]  # algorithm, bytes of a chunk, chunks in flight, µs for every size
@@ -74,7 +74,8 @@ def uneven_rules(
 ) -> tuple[Rule, ...]:
     """Return the rules of a collective of COLLECTIVES for a class, as modelled_rules() does for equal shares.
 
-    Below half of the least of SIZES, where latency decides, and where ranks share processors, those rules serve.
+    Those rules stay where they are nearly as fast, below half of the least of SIZES, where latency decides, and where
+    ranks share processors.
     """
     even = modelled_rules(network, collective, p, commutative, nodes)
     if is_crowded(two_level(network, p if nodes is None else len(nodes)), nodes):
@@ -87,7 +88,7 @@ def uneven_rules(
     near = dict.fromkeys(name for name, *_, us in lines if (us <= NEARLY * least).any())
     lines = uneven_costs(*case, SIZES.tolist(), shares, [*near])
     usual = []
-    for rule in usual_rules(*case):
+    for rule in even:
         planned = schedule(base_collective(collective), rule.algorithm, p, commutative=commutative, nodes=nodes)
         us = [uneven_us(network, planned, nodes, n, shares, rule.chunk_bytes, rule.window) for n in SIZES.tolist()]
         usual.append((rule, np.array(us)))

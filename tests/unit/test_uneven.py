@@ -139,7 +139,7 @@ def test_the_model_charges_what_simulations_take_and_chooses_near_the_best(colle
         how = rule.chunk_bytes, rule.window
         chosen = uneven.uneven_us(SLOW, planned(rule.algorithm), None, nbytes, shares, *how)
         slowdowns.append(chosen / min(us[0] for *_, us in lines))
-    assert np.exp(np.log(slowdowns).mean()) < 1.2 and max(slowdowns) < 1.6, slowdowns
+    assert np.exp(np.log(slowdowns).mean()) < 1.2 and max(slowdowns) < 1.7, slowdowns
 
 
 def test_choices_follow_the_class_and_tables_are_for_even_counts():

@@ -28,8 +28,8 @@ OwnAnswer = Callable[[], Answer]
 class PeerStatus:
     """The last answers of the other ranks of a communicator, and which of them this rank has asked or must answer.
 
-    read: what records said when they were read last. It counts as answers from the next exchange() on, so that messages
-    sent before are polled for first.
+    read: what records said when they were read last. It takes the place of earlier answers from the next exchange() on,
+    so that messages sent before are polled for first.
     """
 
     def __init__(self, comm: MPI.Intracomm, place: Place) -> None:
@@ -49,6 +49,7 @@ class PeerStatus:
         """Read the records on this host, at growing intervals; seconds: how long a call stalls already."""
         if now - self.read_at >= max(ASK_INTERVAL, seconds / READS):
             self.read_at = now
+            self.answers = {rank: answer for rank, answer in self.answers.items() if rank not in self.read}
             answers = ((rank, self.records.answer(rank)) for rank in self.others)
             self.read = {rank: answer for rank, answer in answers if answer is not None}
 

@@ -208,6 +208,8 @@ def test_ranks_with_a_record_are_not_asked(peer, own):
     assert comm.asked == [2] and status.pending == {2} and not status.answers
     status.exchange(lambda: Answer(7))
     assert list(status.answers) == [1] and status.answers[1].calls == 7
+    status.read_records(101.0, 2.0)
+    assert not status.answers  # the old one says nothing of a later call
 
 
 def test_records_are_read_at_growing_intervals(peer, own, monkeypatch):

@@ -91,8 +91,7 @@ class Launch:
         if self.fraction < 1:
             options += ["--sample", str(self.fraction), *["--sample-each"] * self.quick]
         if self.suite not in ON_RANKS:
-            more = self.suite != "unit"     # what starts programs waits for them for half of its time
-            options += ["--numprocesses", str((os.cpu_count() or 1) + 1) if more else "auto"]
+            options += ["--numprocesses", "auto"]
         if self.suite == "launch":      # those of a group (tests/conftest.py) in one process; slow for many short tests
             options += ["--dist", "loadgroup"]
         if self.quick:

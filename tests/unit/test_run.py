@@ -69,13 +69,6 @@ def test_plan_of_some_ranks():
     assert titles == ["unit, 25% sample, quick", "launch, 50% sample", "mpi, 1 rank, 20% sample"]
 
 
-def test_suites_that_start_programs_have_a_worker_more_than_there_are_cores(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    workers = {suite: run.Launch(suite).options(0) for suite in ("unit", "launch", "torch_programs", "mpi")}
-    got = {suite: words[words.index("--numprocesses") + 1] for suite, words in workers.items() if suite != "mpi"}
-    assert got == {"unit": "auto", "launch": "3", "torch_programs": "3"} and "--numprocesses" not in workers["mpi"]
-
-
 def test_plan_of_some_files():
     """A suite without any of them is left out; a name that no suite has is refused."""
     launches = run.plan(run.parse(["--suites", "unit,launch,mpi", "--files", "stall,threads", "--ranks", "2"]))

@@ -327,7 +327,7 @@ def is_ready(wait: bool) -> bool:
     except NotCompiled:
         background.poll()
         return False
-    except ImportError:  # there is no numba
+    except Exception:  # there is no numba, or it cannot compile here; the loop in Python serves
         return False
     return True
 

@@ -539,10 +539,10 @@ MUTATIONS = [
         "unit/test_peer_records.py",
     ),
     Mutation(
-        "mpicoll/fastpath/rebind.py",
-        "return False  # of another class: see selection/uneven.py",
-        "pass",
-        "mpi/test_uneven.py",
+        "mpicoll/cost/shares.py",
+        "(nbytes > 0) | ",
+        "(nbytes >= 0) | ",
+        "unit/test_uneven.py",
     ),
     Mutation(
         "mpicoll/diagnostics/peer_status.py",

@@ -18,9 +18,8 @@ from ..schedules.collectives import base_collective
 from ..schedules.schedule import schedule
 from ..selection.modelled import costs, modelled_rules, ranking
 from ..selection.rules import UNKNOWN_TO_ALL
-from ..selection.uneven import COLLECTIVES as UNEVEN
-from ..selection.uneven import skew_class, uneven_costs, uneven_rules, uneven_us
-from .cases.counts import EVEN, SHARES
+from ..selection.uneven import has_classes, skew_class, uneven_costs, uneven_rules, uneven_us
+from .cases.counts import EVEN, SHARES, shares_of
 
 BEST = 3  # choices that are listed for a size
 
@@ -49,10 +48,9 @@ def choose(
             net.topology.check(len(nodes))
         if collective in UNKNOWN_TO_ALL:
             raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
-        if counts != EVEN and collective not in UNEVEN:
-            raise ValueError(f"--counts is {counts}, and {collective} has equal shares; give {' or '.join(UNEVEN)}")
-    shares, case = SHARES[counts](1 << 20, p), (net, collective, p, not ordered, nodes)
-    skew, rows = skew_class(shares), list[dict[str, Any]]()
+        shares = shares_of(counts, collective, p) or [1] * p
+    case, rows = (net, collective, p, not ordered, nodes), list[dict[str, Any]]()
+    skew = skew_class(shares) if has_classes(net, nodes) else 0
     rules = uneven_rules(*case, skew) if skew else modelled_rules(*case)
     lines = uneven_costs(*case, numbers, shares) if skew else costs(*case, np.array(numbers))
     for i, nbytes in enumerate(numbers):

@@ -20,8 +20,7 @@ from ..schedules.collectives import base_collective
 from ..schedules.schedule import schedule
 from ..selection.modelled import candidates, model_us
 from ..selection.rules import UNKNOWN_TO_ALL
-from ..selection.uneven import COLLECTIVES as UNEVEN
-from .cases.counts import EVEN, SHARES
+from .cases.counts import EVEN, SHARES, shares_of
 from .command.checks import ALL, listed
 
 
@@ -53,10 +52,8 @@ def simulate(
         if collective in UNKNOWN_TO_ALL:
             raise ValueError(f"{collective}: its ranks know only their own counts, so bytes decide nothing")
         base, bytes_of_chunk = base_collective(collective), parse_size(chunk) if chunk else None
-        if counts != EVEN and collective not in UNEVEN:
-            raise ValueError(f"--counts is {counts}, and {collective} has equal shares; give {' or '.join(UNEVEN)}")
-        shares = None if counts == EVEN else SHARES[counts](1 << 20, p)
-        every = partial(candidates, base, p, True, nodes, shares is not None)
+        shares = shares_of(counts, collective, p)
+        every = partial(candidates, base, p, True, nodes, cuts_shares=shares is not None)
         for spec in every() if algorithms == ALL else listed("--algorithms", algorithms):
             algorithm = schedule(base, spec, p, nodes=nodes)
             model = model_us(net, base, spec, p, True, nodes, numbers, bytes_of_chunk or WHOLE, window)

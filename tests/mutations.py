@@ -182,7 +182,7 @@ MUTATIONS = [
              "unit/test_select.py"),
     Mutation("mpicoll/comm/comm.py", "self._child(type(self), comm, self._open().stencil)",
              "self._child(type(self), comm)", "mpi/test_stencils.py"),
-    Mutation("mpicoll/cost/model.py", "us(free) + work / network.cores", "us(free)", "unit/test_cost.py"),
+    Mutation("mpicoll/cost/model.py", "waits + work / network.cores", "waits", "unit/test_cost.py"),
     Mutation("mpicoll/cost/model.py", "network.turn * ranks / network.cores", "network.turn", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "() if has_rows else by_node", "by_node", "unit/test_cost.py"),
     Mutation("mpicoll/cost/profile.py", "total * (len(ranks) / len(some))", "total", "unit/test_cost.py"),

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
+from ...selection.uneven import COLLECTIVES as UNEVEN
+
 
 def even(n: int, p: int) -> list[int]:
     """Return equal counts, as in the OSU benchmarks.
@@ -50,6 +52,18 @@ def skewed(n: int, p: int) -> list[int]:
         so_far += weight
         ends.append(round(n * p * so_far / sum(weights)))
     return [high - low for low, high in pairwise(ends)]
+
+
+def shares_of(kind: str, collective: str, p: int) -> list[int] | None:
+    """Return the ranks' shares of a vector by the name in SHARES; None for equal ones.
+
+    Raises ValueError for a collective whose ranks do not all know unequal counts.
+    """
+    if kind == EVEN:
+        return None
+    if collective not in UNEVEN:
+        raise ValueError(f"--counts is {kind}, and {collective} has equal shares; give {' or '.join(UNEVEN)}")
+    return SHARES[kind](1 << 20, p)
 
 
 EVEN = "even"

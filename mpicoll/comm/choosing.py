@@ -134,7 +134,7 @@ class Selection(MPI.Intracomm):
         operator = sums.reduction_operator(collective, op, datatype)
         no_kernel_reason = operator.no_kernel_reason if operator else ""
         wide = sums.uses_float32_sums(state, operator)
-        skew = _skew(collective, counts, state.size) if state.agreed.simulates else EVEN
+        skew = _skew(collective, counts, state.size) if state.agreed.chooses_by_skew else EVEN
         how = op.Is_commutative(), no_kernel_reason
         choice = prepare.select(state, collective, nbytes, *how, float32_sums=wide, skew=skew)
         if wide and operator is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -76,30 +75,19 @@ def crowded_cost(
     A message waits until its receiver has its turn. Processors have the load of all ranks of a node to carry: a rank
     that sends a message and receives one is occupied for as long as they take.
     """
-    lanes = _chunks(profile, np.asarray(nbytes, float), np.asarray(chunk_bytes))
-    return crowded(lambda net: cost(profile, net, nbytes, chunk_bytes, window), lanes, load, ranks, network, nbytes)
-
-
-def crowded(
-    us: Callable[[Network], np.ndarray],
-    lanes: np.ndarray,
-    load: np.ndarray,
-    ranks: int,
-    network: Network,
-    nbytes: ArrayLike,
-) -> np.ndarray:
-    """Return the same from us, which returns the µs of the calls on a network without turns, and their chunks."""
     n = np.asarray(nbytes, float)
     wait = network.turn * ranks / network.cores
     node, links = (replace(level, latency=level.latency + wait) for level in (network.node, network.links))
-    slow = replace(network, node=node, links=links)
-    free = replace(slow, fold_rate=np.inf, copy_rate=np.inf, node=_instant(node), links=_instant(links))
+    crowded = replace(network, node=node, links=links)
+    free = replace(crowded, fold_rate=np.inf, copy_rate=np.inf, node=_instant(node), links=_instant(links))
+    lanes = _chunks(profile, n, np.asarray(chunk_bytes))
     work = load[REDUCED] * n / network.fold_rate + load[COPIED] * n / network.copy_rate
     for (sends, sent), level in (((SENDS, SENT), network.node), ((FAR_SENDS, FAR_SENT), network.links)):
         messages, shares = load[[sends, sends + 1]].sum() / 2, load[[sent, sent + 1]].sum() / 2
         long = shares * n > network.short_bytes * messages * lanes
         work = work + lanes * messages * level.gap + shares * n / np.where(long, level.rate, level.short_rate)
-    total: np.ndarray = np.maximum(us(slow), us(free) + work / network.cores)
+    waits = cost(profile, free, n, chunk_bytes, window)
+    total: np.ndarray = np.maximum(cost(profile, crowded, n, chunk_bytes, window), waits + work / network.cores)
     return total
 
 

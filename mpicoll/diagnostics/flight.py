@@ -33,6 +33,7 @@ from mpi4py import MPI
 
 from ..errors import spans
 from ..kernels.memory import address_of
+from ..selection.tables import members
 from . import history
 from .counters import NUMBERS
 from .groups import world_ranks
@@ -63,6 +64,16 @@ class Place(NamedTuple):
     ranks: str | list[int]
     slot: int
     number: int = 1
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Return the ranks of COMM_WORLD in the order of the communicator; MPI.UNDEFINED for one of another world."""
+        return members([self.ranks])[0] if isinstance(self.ranks, str) else self.ranks
+
+    @property
+    def spans(self) -> str:
+        """Return the ranks as the name has them, in any order."""
+        return self.ranks if isinstance(self.ranks, str) else spans(self.ranks)
 
 
 class Placed(Protocol):
@@ -97,11 +108,6 @@ def run_name(environ: Mapping[str, str] = os.environ) -> str:
 def file_name(rank: int, process: int) -> str:
     """Return the name of the record of a rank of MPI.COMM_WORLD on this host, with its process id."""
     return f"{socket.gethostname()}-{rank}-{process}"
-
-
-def spans_of(place: Place) -> str:
-    """Return the ranks of a communicator as its name has them, in any order."""
-    return place.ranks if isinstance(place.ranks, str) else spans(sorted(place.ranks))
 
 
 class FlightRecord:
@@ -171,7 +177,7 @@ class FlightRecord:
         name = spans(ranks)
         self.names[name] += 1  # ranks make communicators of the same ranks in the same order, but see is_ambiguous
         self.makers[name].add(threading.get_ident())
-        number, is_sorted = self.names[name], ranks == tuple(sorted(ranks))
+        number, is_sorted = self.names[name], ranks[0] >= 0 and ranks == tuple(sorted(ranks))
         return Place(history.numbered(f"ranks {name}", number), name if is_sorted else list(ranks), slot, number)
 
     def is_ambiguous(self, place: Place) -> bool:
@@ -179,11 +185,11 @@ class FlightRecord:
 
         Several threads that make communicators of the same ranks may do so in another order on other ranks.
         """
-        return len(self.makers[spans_of(place)]) > 1
+        return len(self.makers[place.spans]) > 1
 
     def mark_ambiguous(self, place: Place) -> None:
         """Note that the communicators of these ranks may be made in another order on other ranks."""
-        self.makers[spans_of(place)] |= {0, 1}  # no thread has these numbers
+        self.makers[place.spans] |= {0, 1}  # no thread has these numbers
 
     def holds(self, place: Place) -> bool:
         """Return whether the last text has the status on this communicator."""

@@ -20,7 +20,6 @@ import numpy as np
 
 from ..progress.operation import CallId
 from ..schedules.collectives import BLOCKING
-from ..selection.tables import members
 from . import flight, history_reader
 from .counters import CALLS, NUMBERS
 from .history_reader import Row
@@ -203,9 +202,7 @@ def _read_once(path: Path, only_text: bool) -> Process | None:
         answer.location = process.location
         answer.ended = process.ended or (process.doing() if process.is_dead else "")
         answer.silence = process.silence
-        name, ranks = communicator["name"], communicator["ranks"]
-        if isinstance(ranks, str):
-            (ranks,) = members([ranks])
-        process.answers[name] = answer
-        process.waited_for[name] = [ranks[member] for member in communicator["waited_for"]]
+        of = flight.Place(*(communicator[name] for name in flight.Place._fields))
+        process.answers[of.name] = answer
+        process.waited_for[of.name] = [of.members[rank] for rank in communicator["waited_for"]]
     return process

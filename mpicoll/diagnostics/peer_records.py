@@ -27,10 +27,9 @@ def note_processes(comm: MPI.Intracomm, processes: Sequence[int]) -> None:
 class PeerRecords:
     """The records of a communicator's other ranks."""
 
-    def __init__(self, comm: MPI.Intracomm, place: Place) -> None:
-        self.comm, self.place = comm, place
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.paths: dict[int, Path] = {}  # by rank, as far as known
-        self.world_ranks: tuple[int, ...] = ()
 
     def answer(self, rank: int) -> Answer | None:
         """Return the status of a rank; None if no record on this host has it."""
@@ -55,10 +54,10 @@ class PeerRecords:
 
     def _path(self, rank: int) -> Path | None:
         """Return the record of a rank, if it is on this host."""
-        self.world_ranks = self.world_ranks or world_ranks(self.comm)
-        world_rank = self.world_ranks[rank]
-        if rank not in self.paths and world_rank in PROCESSES:
-            path = RECORD.path_of(world_rank, PROCESSES[world_rank])
-            if path is not None:
-                self.paths[rank] = path
-        return self.paths.get(rank)
+        if rank not in self.paths:
+            world_rank = self.place.members[rank]
+            path = RECORD.path_of(world_rank, PROCESSES[world_rank]) if world_rank in PROCESSES else None
+            if path is None:
+                return None
+            self.paths[rank] = path
+        return self.paths[rank]

@@ -34,7 +34,7 @@ class PeerStatus:
 
     def __init__(self, comm: MPI.Intracomm, place: Place) -> None:
         self.comm = comm
-        self.records = PeerRecords(comm, place)
+        self.records = PeerRecords(place)
         self.answers: dict[int, Answer] = {}
         self.read: dict[int, Answer] = {}
         self.pending: set[int] = set()  # ranks that were asked and have not answered

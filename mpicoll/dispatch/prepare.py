@@ -134,7 +134,7 @@ def _check_writable(call: Call) -> None:
 
 def skew_of(state: CommState, call: Call) -> int:
     """Return the class of the ranks' shares by which auto chooses; EVEN where they do not count."""
-    return call.skew if state.agreed.simulates and state.agreed.network is not None else EVEN
+    return call.skew if state.agreed.chooses_by_skew else EVEN
 
 
 def _choose_and_plan(state: CommState, call: Call) -> Prepared:

@@ -170,7 +170,7 @@ class AnyCounts:
             state.agreed.network,
             skew := prepare.skew_of(state, call),
         )
-        by_skew = state.agreed.simulates and state.agreed.network is not None and not prepared.choice.forced
+        by_skew = state.agreed.chooses_by_skew and not prepared.choice.forced
         if by_skew and skew:
             min_bytes = max(min_bytes, 1)  # without bytes, shares are even
         self.words[[rebind.MIN_BYTES, rebind.MAX_BYTES]] = min_bytes, min(max_bytes, MAX_MESSAGE // state.size)

@@ -26,6 +26,7 @@ from ..selection.rules import Rule
 from ..selection.select import NO
 from ..selection.settings import Settings, read
 from ..selection.tables import READ, Table, library, node
+from ..selection.uneven import has_classes
 from .calibrate import measure
 from .network_cache import cached_network
 
@@ -51,7 +52,12 @@ class Agreed:
     network: Network | None  # the cost model of auto; None for fixed rules
     table: Table | None
     untuned: str  # why a requested tuning table is not used; empty if it is, or none was requested
-    simulates: bool = False  # whether every rank can simulate schedules fast: see selection/uneven.py
+    simulates: bool = False  # whether every rank can simulate schedules in compiled code
+
+    @property
+    def chooses_by_skew(self) -> bool:
+        """Return whether the skew of a call's counts decides, equal on every rank: see selection/uneven.py."""
+        return self.simulates and has_classes(self.network, self.nodes)
 
     def measured(self, collective: str) -> Sequence[Rule]:
         """Return the rules of the tuning table for a collective."""

@@ -3,19 +3,19 @@
 Calls are in classes by their skew, the largest count over the mean of counts: below 1.5 the shares are called even, and
 the rules for equal shares serve. Class k holds skews from 1.5 * 2^(k-1) to 1.5 * 2^k. For a class, the model simulates
 calls in which one rank has 2^k times the mean, and the other ranks have equal shares. So rules depend on the class
-only, and compiled code can check the class of a call from two numbers (fastpath/rebind.py).
+only, and compiled code can check the class of a call from two numbers (fastpath/rebind.py). Where ranks share
+processors, messages decide and not bytes, and all calls are even.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..cost import event_loop
-from ..cost.model import WHOLE, crowded
+from ..cost.model import WHOLE
 from ..cost.network import Network, two_level
-from ..cost.profile import load
 from ..cost.simulation import Simulation
 from ..garbage import collection_off
 from ..schedules.collectives import base_collective
@@ -58,6 +58,11 @@ def skew_class(counts: Sequence[int]) -> int:
     return skew
 
 
+def has_classes(network: Network | None, nodes: Partition | None) -> bool:
+    """Return whether skew decides anything: not by fixed rules, nor where ranks share processors."""
+    return network is not None and not is_crowded(network, nodes)
+
+
 def typical_shares(skew: int, p: int) -> list[int]:
     """Return the shares of a call of a class, for which the model chooses: one rank in the middle has the largest.
 
@@ -74,12 +79,9 @@ def uneven_rules(
 ) -> tuple[Rule, ...]:
     """Return the rules of a collective of COLLECTIVES for a class, as modelled_rules() does for equal shares.
 
-    Those rules stay where they are nearly as fast, below half of the least of SIZES, where latency decides, and where
-    ranks share processors.
+    Those rules stay where they are nearly as fast, and below half of the least of SIZES, where latency decides.
     """
     even = modelled_rules(network, collective, p, commutative, nodes)
-    if is_crowded(two_level(network, p if nodes is None else len(nodes)), nodes):
-        return even
     event_loop.is_ready(wait=True)  # the loop in Python would take many seconds
     shares = typical_shares(skew, p)
     case = network, collective, p, commutative, nodes
@@ -119,16 +121,16 @@ def uneven_costs(
         messages = sum(len(strand) for strand in planned.program(p // 2)) * p  # about as many as steps
         largest = max(shares) / sum(shares) / planned.parts
         is_left_out = has_too_much_scratch(base, spec, p, nodes, np.array(sizes))
-        for chunk, window in CHUNKS:
-            lanes = [1 if chunk == WHOLE else -(-largest * n // chunk) for n in sizes]
+        for chunk, window in ((None if chunk == WHOLE else int(chunk), window) for chunk, window in CHUNKS):
+            lanes = [1 if chunk is None else -(-largest * n // chunk) for n in sizes]
             times = [
                 np.inf
-                if left_out or lanes_of_size * messages > MESSAGES or (chunk != WHOLE and lanes_of_size < 2)
-                else uneven_us(network, planned, nodes, n, shares, None if chunk == WHOLE else int(chunk), window)
+                if left_out or lanes_of_size * messages > MESSAGES or (chunk is not None and lanes_of_size < 2)
+                else uneven_us(network, planned, nodes, n, shares, chunk, window)
                 for n, lanes_of_size, left_out in zip(sizes, lanes, is_left_out)
             ]
             if np.isfinite(times).any():
-                lines.append((spec, None if chunk == WHOLE else int(chunk), window, np.array(times)))
+                lines.append((spec, chunk, window, np.array(times)))
     return lines
 
 
@@ -143,15 +145,4 @@ def uneven_us(
 ) -> float:
     """Return the µs that a schedule takes for a call of nbytes, of which each rank has a share, by simulation."""
     net = two_level(network, planned.p if nodes is None else len(nodes))
-
-    def simulated(network: Network) -> Simulation:
-        return Simulation(planned, network, nbytes, nodes, chunk_bytes, window, shares=shares)
-
-    if nodes is None or not is_crowded(net, nodes):
-        return simulated(net).us
-    us: Callable[[Network], np.ndarray] = lambda network: np.array(simulated(network).us)
-    parameters = ", ".join(f"{name}={value}" for name, value in planned.parameters.items())
-    spec = f"{planned.algorithm.name}({parameters})" if parameters else planned.algorithm.name
-    work = load(planned.collective.name, spec, planned.p, nodes, planned.commutative)
-    lanes = np.array(simulated(net).lanes)
-    return float(crowded(us, lanes, work, max(map(len, nodes)), net, nbytes))
+    return Simulation(planned, net, nbytes, nodes, chunk_bytes, window, shares=shares).us

@@ -79,9 +79,7 @@ def peer(own):
 @pytest.fixture
 def records():
     """Return what rank 0 reads."""
-    records = PeerRecords(MPI.COMM_SELF, ALL)
-    records.world_ranks = (0, 1)
-    return records
+    return PeerRecords(ALL)
 
 
 def test_a_status_is_of_one_moment(peer, records):
@@ -108,7 +106,7 @@ def test_ranks_without_a_record(peer, records, own):
     peer.write(Answer(7))
     assert records.answer(1) is not None and records.answer(0) is None  # no process is known of rank 0
     peer.record.path.unlink()
-    assert records.answer(1) is None and PeerRecords(MPI.COMM_SELF, ALL).answer(0) is None
+    assert records.answer(1) is None and PeerRecords(ALL).answer(0) is None
 
 
 def test_a_communicator_that_is_not_in_the_record(peer, records):
@@ -181,6 +179,20 @@ def test_who_reads_the_own_record(peer, records, own):
     assert not records.is_read_by(1)
 
 
+def test_a_communicator_with_ranks_of_another_world(own):
+    """Spawned ranks have no rank here, and are the first in the order of a merged communicator."""
+    for ranks in ([MPI.UNDEFINED, MPI.UNDEFINED, 0, 1], [0, 1, MPI.UNDEFINED, MPI.UNDEFINED], [1, 0]):
+        place = Place("ranks", ranks, 0)
+        assert place.members == ranks and PeerRecords(place).answer(0) is None
+    assert list(Place("ranks 0-2, 5", "0-2, 5", 0).members) == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 4), (1, 0), (MPI.UNDEFINED, MPI.UNDEFINED, 0)])
+def test_the_members_of_a_place_are_in_order(own, monkeypatch, ranks):
+    monkeypatch.setattr(flight, "world_ranks", lambda comm: ranks)
+    assert tuple(own.place(MPI.COMM_SELF, 0).members) == ranks
+
+
 class Comm:
     """A communicator of three ranks that has no messages; it keeps whom it was to send to."""
 
@@ -201,7 +213,6 @@ def test_ranks_with_a_record_are_not_asked(peer, own):
     """Only rank 2 is, which has none; and what was read counts from the next exchange on."""
     comm, place = Comm(), Place("ranks 0-2", "0-2", 0)
     status = PeerStatus(comm, place)
-    status.records.world_ranks = (0, 1, 2)
     peer.write(Answer(7), place=place)
     status.read_records(100.0, 1.0)
     status.ask(100.0)

@@ -79,7 +79,8 @@ def uneven_rules(
 ) -> tuple[Rule, ...]:
     """Return the rules of a collective of COLLECTIVES for a class, as modelled_rules() does for equal shares.
 
-    Those rules stay where they are nearly as fast, and below half of the least of SIZES, where latency decides.
+    Those rules stay below half of the least of SIZES, where latency decides, and on a rough network where they are
+    nearly as fast.
     """
     even = modelled_rules(network, collective, p, commutative, nodes)
     event_loop.is_ready(wait=True)  # the loop in Python would take many seconds
@@ -90,7 +91,7 @@ def uneven_rules(
     near = dict.fromkeys(name for name, *_, us in lines if (us <= NEARLY * least).any())
     lines = uneven_costs(*case, SIZES.tolist(), shares, [*near])
     usual = []
-    for rule in even:
+    for rule in even if network.rough else ():
         planned = schedule(base_collective(collective), rule.algorithm, p, commutative=commutative, nodes=nodes)
         us = [uneven_us(network, planned, nodes, n, shares, rule.chunk_bytes, rule.window) for n in SIZES.tolist()]
         usual.append((rule, np.array(us)))

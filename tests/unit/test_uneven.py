@@ -116,6 +116,10 @@ def test_segments_serve_a_spike_on_slow_links():
     even = modelled_rules(SLOW, "allgatherv", 8, True, None)
     assert "circulant_segments" not in {rule.algorithm for rule in even}
     assert rule_for(rules, 8191, 8) == rule_for(even, 8191, 8)  # latency decides
+    rough = replace(SLOW, rough=True), "allgatherv", 8, True, None
+    kept, usual = uneven.uneven_rules(*rough, 2), rule_for(modelled_rules(*rough), 16384, 8).algorithm
+    assert rule_for(kept, 16384, 8).algorithm == usual != rule_for(rules, 16384, 8).algorithm  # nearly as fast
+    assert rule_for(kept, 65536, 8).algorithm == "circulant_segments"
     assert uneven.has_classes(SLOW, by_blocks(8, 8)) and not uneven.has_classes(None, None)
     assert not uneven.has_classes(replace(SLOW, cores=2), by_blocks(8, 8))  # ranks share processors
     ordered = uneven.uneven_rules(SLOW, "reduce_scatter", 8, False, None, 2)
@@ -139,7 +143,7 @@ def test_the_model_charges_what_simulations_take_and_chooses_near_the_best(colle
         how = rule.chunk_bytes, rule.window
         chosen = uneven.uneven_us(SLOW, planned(rule.algorithm), None, nbytes, shares, *how)
         slowdowns.append(chosen / min(us[0] for *_, us in lines))
-    assert np.exp(np.log(slowdowns).mean()) < 1.2 and max(slowdowns) < 1.7, slowdowns
+    assert np.exp(np.log(slowdowns).mean()) < 1.15 and max(slowdowns) < 1.6, slowdowns
 
 
 def test_choices_follow_the_class_and_tables_are_for_even_counts():

@@ -16,16 +16,17 @@ from ..errors import MpicollError
 from ..garbage import collection_off
 from ..plans.plan import WINDOW
 from ..schedules.claims import AT_MOST
-from ..schedules.collectives import base_collective
+from ..schedules.collectives import NEIGHBORHOOD, base_collective
 from ..schedules.grouping import Partition
 from ..schedules.nested import Of
 from ..schedules.parameters import Groups
 from ..schedules.registry import Algorithm, Chosen, exact_algorithms, find, parse_spec
-from .rules import KIB, RULES, UNKNOWN_TO_ALL, Rule, forced_rules, rules
+from .rules import KIB, UNKNOWN_TO_ALL, Rule, forced_rules, rules
 
 SIZES = np.unique((2.0 ** np.arange(0, 30, 0.5)).astype(np.int64))  # bytes at which costs are compared
 CHUNKS = ((WHOLE, WINDOW), (8 * KIB, 2), (32 * KIB, 2), (128 * KIB, 2), (512 * KIB, 2))  # (bytes, in flight)
 MARGIN = 1.03  # by how much another choice must be faster to take the place of the one for fewer bytes
+LONG = 1 << 20  # bytes of a block that chunks shall suit where ranks do not know how long others' blocks are
 ROUGHLY = 4 / 3  # the same, to take the place of a fixed rule's, where the network was measured in passing
 MOST_SCRATCH, FREE_SCRATCH = 4, 1 << 20  # times the vector, and bytes beyond: an algorithm that needs more is left out
 OWN = "mpicoll.algorithms."  # where mpicoll's own algorithms are
@@ -52,11 +53,17 @@ def modelled_rules(
     """Return the rules of a collective on p ranks, which lie on these nodes.
 
     forced: an algorithm, of which the rules choose the chunks; "" to choose the algorithm too.
-    Where ranks know only their own counts they cannot agree on a size, so the fixed rule stays. So do fixed rules that
-    are nearly as fast on a network measured in passing; not where ranks take turns, of which these rules know nothing.
+    Where ranks know only their own counts they cannot agree on a size, so the algorithm is that of the fixed rule, and
+    the chunks are those for LONG blocks, which cut no short ones. On a network measured in passing, fixed rules that
+    are nearly as fast stay; not where ranks take turns, of which these rules know nothing.
     """
     if collective in UNKNOWN_TO_ALL:
-        return RULES[collective]
+        fixed, base = rules(collective, p, commutative, nodes)[-1], base_collective(collective)
+        if network.rough or base in NEIGHBORHOOD:
+            return (fixed,)
+        every = modelled_rules(network, base, p, commutative, nodes, fixed.algorithm)
+        long = next(rule for rule in reversed(every) if rule.fits(LONG * p, p))
+        return (fixed._replace(chunk_bytes=long.chunk_bytes, window=long.window),)
     lines = costs(network, collective, p, commutative, nodes, SIZES, forced, fastest=True)
     why = f"the least time by the model of {network.name}"
     usual = usual_rules(network, collective, p, commutative, nodes, forced)

@@ -91,7 +91,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "alltoall": (
         Rule(0, "bruck", None, _FEW_ROUNDS),
-        Rule(4 * KIB, "pairwise", None, "no block is sent twice"),
+        Rule(4 * KIB, "linear", None, "no block is sent twice"),
     ),
     "scan": (_SCAN, Rule(64 * KIB, "linear", 128 * KIB, _PIPELINED)),
     "exscan": (_SCAN, Rule(64 * KIB, "linear", 128 * KIB, _PIPELINED, ranks=3)),
@@ -99,8 +99,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     # for an algorithm that needs no exchange of counts.
     "scatterv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
     "gatherv": (Rule(0, "linear", None, "only the root knows all counts, and this needs no others' counts"),),
-    "alltoallv": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
-    "alltoallw": (Rule(0, "pairwise", None, "ranks know their own counts, and this needs no others' counts"),),
+    "alltoallv": (Rule(0, "linear", None, "ranks know their own counts, and this needs no others' counts"),),
+    "alltoallw": (Rule(0, "linear", None, "ranks know their own counts, and this needs no others' counts"),),
 }
 OF_NEIGHBOURS = (*NEIGHBORHOOD, *(name for name, plain in PLAIN.items() if plain in NEIGHBORHOOD))
 for _name in OF_NEIGHBOURS:
@@ -129,7 +129,7 @@ LINK_RULES: dict[str, tuple[Rule, ...]] = {
         Rule(_FEW_STARTS, "rabenseifner", _SMALL, "the least bytes in few rounds", only_powers_of_two=True),
         Rule(_FEW_STARTS, "ring", _SMALL, _UNDER_WAY, per_rank=8 * KIB),
     ),
-    "alltoall": (Rule(64 * KIB, "pairwise", _SMALL, "no block is sent twice, and links' queues stay short"),),
+    "alltoall": (Rule(64 * KIB, "linear", _SMALL, "no block is sent twice, and links' queues stay short"),),
     "scan": (Rule(64 * KIB, "linear", _SMALL, _PIPELINED),),
     "exscan": (Rule(64 * KIB, "linear", _SMALL, _PIPELINED),),
 }
@@ -163,7 +163,7 @@ def rules(collective: str, p: int, commutative: bool, nodes: Partition | None) -
     return *RULES[collective], *_across(collective, nodes), *shared
 
 
-MOVES_AS_CODES = ("ring", "pairwise", "chain")  # how blocks go, in the algorithms on codes too
+MOVES_ALIKE = ("ring", "linear", "pairwise", "chain")  # as blocks go in direct algorithms, and in those on codes
 
 
 def forced_rules(collective: str, spec: str, nodes: Partition | None) -> tuple[Rule, ...]:
@@ -174,7 +174,7 @@ def forced_rules(collective: str, spec: str, nodes: Partition | None) -> tuple[R
     entry, parameters = parse_spec(collective, spec)
     everything = *HOST_RULES.get(collective, ()), *RULES[collective], *_across(collective, nodes)
     known = {rule.algorithm: rule for rule in everything}
-    names = spec, entry.name, *(() if entry.is_exact else MOVES_AS_CODES)
+    names = spec, entry.name, *(MOVES_ALIKE if entry.direct or not entry.is_exact else ())
     usual = next((known[name] for name in names if name in known), None)
     if usual is None:
         return ()

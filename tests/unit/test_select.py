@@ -18,7 +18,7 @@ from mpicoll.schedules.registry import find, list_algorithms, parse_spec, regist
 from mpicoll.schedules.schedule import Schedule
 from mpicoll.schedules.stencils import Stencil
 from mpicoll.selection.modelled import MARGIN, costs
-from mpicoll.selection.rules import HOST_RULES, LINK_RULES, MOVES_AS_CODES, ORDERED_RULES, RULES, WINDOW, Rule
+from mpicoll.selection.rules import HOST_RULES, LINK_RULES, MOVES_ALIKE, ORDERED_RULES, RULES, WINDOW, Rule
 from mpicoll.selection.select import NATIVE, Overrides, choose, native_choice, same_choice
 from mpicoll.selection.stencils import stencil_rules
 
@@ -211,7 +211,7 @@ def test_any_algorithm_can_be_asked_for_and_is_chunked_as_in_the_rules(entry):
     choice = chosen(name, algorithms={name: entry.name})
     by_rule = {rule.algorithm: rule.chunk_bytes for rule in (*HOST_RULES.get(name, ()), *RULES[name])}
     assert (choice.algorithm, choice.forced, choice.why) == (entry.name, True, "chosen by using()")
-    moved = next((by_rule[x] for x in MOVES_AS_CODES if x in by_rule), None)     # as many bytes, but of codes
+    moved = next((by_rule[x] for x in MOVES_ALIKE if x in by_rule), None)     # as many bytes, but of codes
     codec = entry.codec(entry.resolve(4))
     assert choice.chunk_bytes == (by_rule.get(entry.name) if entry.is_exact else moved and int(moved / codec.share))
     assert chosen(name, algorithms={name: entry.name}, chunk_bytes=512).chunk_bytes == 512

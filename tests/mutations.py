@@ -191,6 +191,8 @@ MUTATIONS = [
     Mutation("mpicoll/selection/select.py", "is_known and not overrides.chunk_bytes", "is_known",
              "unit/test_select.py"),
     Mutation("mpicoll/selection/modelled.py", "<= ROUGHLY * least[i]", "<= least[i]", "unit/test_cost.py"),
+    Mutation("mpicoll/comm/sparse.py", "if state.sequence == before + 1 and", "if False and", "mpi/test_sparse.py"),
+    Mutation("mpicoll/dispatch/personalized_exchange.py", "self.sizes |= FLAG", "pass", "mpi/test_sparse.py"),
     Mutation("mpicoll/selection/modelled.py", "rule.fits(LONG * p, p)", "rule.fits(0, p)", "unit/test_cost.py"),
     Mutation("mpicoll/selection/modelled.py", "return (fixed,)", "return rules(collective, p, commutative, None)",
              "unit/test_cost.py"),

@@ -254,13 +254,15 @@ def sparse(comm: MPI.Intracomm, destinations: int, most: int) -> Loop:
     if not isinstance(comm, mpicoll.Comm):
         return by_counts, receive
     ours: mpicoll.Comm = comm
+    ends = np.cumsum(counts[:, rank], axis=1)
+    parts = [
+        {to: send[end - n : end] for to, (n, end) in enumerate(zip(*of_turn)) if n}
+        for of_turn in zip(counts[:, rank].tolist(), ends.tolist())
+    ]
 
     def by_mpicoll(turn: int) -> None:
-        mine = counts[turn, rank].tolist()
-        starts = np.cumsum([0, *mine]).tolist()
-        parts = {to: send[starts[to] : starts[to] + n] for to, n in enumerate(mine) if n}
         at = 0
-        for array in ours.Sparse_alltoall(parts).values():
+        for array in ours.Sparse_alltoall(parts[turn]).values():
             receive[at : at + len(array)] = array
             at += len(array)
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mpi4py import MPI
 
-from ..dispatch import check_mode, sparse_exchange
+from ..dispatch import check_mode, personalized_exchange, sparse_exchange
+from ..dispatch.personalized_exchange import PersonalizedExchange
+from ..dispatch.sparse_exchange import NAMES, Arrays
 from ..errors import MpicollError
-from ..progress.operation import Operation
+from ..progress.faults import may_be_an_interrupt
 from ..runtime.comm_state import CommState
 from ..schedules.collectives import BLOCKING, NONBLOCKING
 from .requests import Request
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-NAMES = {BLOCKING: "Sparse_alltoall", NONBLOCKING: "Isparse_alltoall"}
 
 
 class Sparse(MPI.Intracomm):
@@ -31,16 +31,32 @@ class Sparse(MPI.Intracomm):
 
         parts: arrays of any shape, and of any dtype without objects, by destination rank; MPI.PROC_NULL is ignored. An
         array for this rank itself is copied. The result has new arrays by source rank, in rank order, with their dtypes
-        and shapes. No rank needs to know its sources, or the lengths of arrays. A rank sends to its own destinations
-        only, and takes part in one barrier of O(log p) steps.
+        and shapes. No rank needs to know its sources, or the lengths of arrays.
+
+        On up to 1,024 ranks, ranks learn the sizes of arrays by an alltoall, and the arrays travel by an alltoallv (PEX
+        in the source); traces and reports show these two calls. On more ranks, if a rank sends more than 1 MiB, where
+        using() forces an algorithm of either, and in Isparse_alltoall, a rank sends to its own destinations only, and
+        takes part in one barrier of O(log p) steps (NBX).
 
         Raises ArgumentError, RankError, MessageSpecError or DatatypeError before anything is sent.
         Source: Hoefler, Siebert, Lumsdaine, Scalable communication protocols for dynamic sparse data exchange, 2010.
         """
-        received: dict[int, np.ndarray] = {}
         state = self._open()
-        state.queue.run(self._exchange(state, parts, received, BLOCKING))
-        return received
+        arrays = self._check(state, parts, BLOCKING)
+        if not personalized_exchange.serves(state):
+            return self._run_nbx(state, arrays)
+        exchange, before = PersonalizedExchange(arrays, state.size), state.sequence
+        try:
+            self.Alltoall(exchange.sizes, exchange.incoming)
+            exchange.read_sizes()
+            if exchange.is_large:
+                return self._run_nbx(state, arrays)
+            self.Alltoallv(*exchange.buffers())
+        except BaseException as error:
+            if state.sequence == before + 1 and may_be_an_interrupt(error):
+                personalized_exchange.complete_later(state, exchange)
+            raise
+        return exchange.received()
 
     def Isparse_alltoall(self, parts: Mapping[int, ArrayLike]) -> tuple[dict[int, np.ndarray], Request]:
         """Start Sparse_alltoall; return (the dict of results, its request).
@@ -48,18 +64,22 @@ class Sparse(MPI.Intracomm):
         The dict is empty until the request is complete. Until then the arrays in parts must not change. Several
         exchanges may be in flight on one communicator.
         """
-        received: dict[int, np.ndarray] = {}
+        received: Arrays = {}
         state = self._open()
-        return received, Request.launch(state, self._exchange(state, parts, received, NONBLOCKING))
+        arrays = self._check(state, parts, NONBLOCKING)
+        state.check_tags()
+        return received, Request.launch(state, sparse_exchange.operation(state, arrays, received, NONBLOCKING))
 
-    def _exchange(
-        self, state: CommState, parts: Mapping[int, ArrayLike], received: dict[int, np.ndarray], form: str
-    ) -> Operation:
+    def _run_nbx(self, state: CommState, arrays: Arrays) -> Arrays:
+        received: Arrays = {}
+        state.check_tags()
+        state.queue.run(sparse_exchange.operation(state, arrays, received, BLOCKING))
+        return received
+
+    def _check(self, state: CommState, parts: Mapping[int, ArrayLike], form: str) -> Arrays:
         try:
-            arrays = sparse_exchange.check_parts(parts, state.size)
+            return sparse_exchange.check_parts(parts, state.size)
         except MpicollError as error:
             error.rank = state.rank
             check_mode.report_refusal(state, error, form, NAMES[form])
             raise
-        state.check_tags()
-        return sparse_exchange.operation(state, arrays, received, form, NAMES[form])

@@ -65,13 +65,13 @@ def run(state: CommState, comm: MPI.Intracomm, call: Call) -> None:
         state.queue.run(active_call.operation([lambda: running]))
 
 
-def operation(state: CommState, call: Call) -> Operation:
-    """Return the operation that runs a call, not launched yet.
+def operation(state: CommState, call: Call, sequence: int | None = None) -> Operation:
+    """Return the operation that runs a call, not launched yet; sequence: its number if it was counted before.
 
     Its stages: compare signatures in check mode; exchange counts if the plan or a check needs them; run the plan;
     exchange a NaN/Inf flag if the codec needs it.
     """
-    active_call = ActiveCall(state, call, state.next_sequence())
+    active_call = ActiveCall(state, call, state.next_sequence() if sequence is None else sequence)
     stages: list[Callable[[], Stage]] = [active_call.start]
     if needs_counts(state, call, active_call.sequence):
         stages.insert(0, active_call.exchange_counts)

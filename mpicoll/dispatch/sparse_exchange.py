@@ -28,12 +28,14 @@ from ..progress.operation import Operation
 from ..progress.stages import PlanStage, Stage
 from ..runtime.comm_state import CommState
 from ..runtime.inbox import Arrival
+from ..schedules.collectives import BLOCKING, NONBLOCKING
 from ..schedules.schedule import schedule
 from ..selection.select import Choice
 from .call import Prepared
 from .check_mode import SignatureExchange
 
 COLLECTIVE, ALGORITHM = "sparse_alltoall", "nbx"
+NAMES = {BLOCKING: "Sparse_alltoall", NONBLOCKING: "Isparse_alltoall"}
 Arrays = dict[int, np.ndarray]
 
 
@@ -120,9 +122,16 @@ class SparseExchange:
         return tuple(sorted(self.sends or ())) or self.barrier.waited_for()
 
 
-def operation(state: CommState, parts: Arrays, received: Arrays, form: str, name: str) -> Operation:
-    """Return the operation, not launched yet, that sends `parts` and fills `received` when it completes."""
-    sequence, prepared = state.next_sequence(), _prepared(state)
+def operation(
+    state: CommState, parts: Arrays, received: Arrays, form: str, sequence: int | None = None
+) -> Operation:
+    """Return the operation, not launched yet, that sends `parts` and fills `received` when it completes.
+
+    sequence: its number if it was counted before.
+    """
+    if sequence is None:
+        sequence = state.next_sequence()
+    prepared = _prepared(state)
     choice, barriers = prepared.choice, [prepared.take(state.comm)]
     exchange = SparseExchange(state, sequence, parts, barriers[0])
 
@@ -141,7 +150,7 @@ def operation(state: CommState, parts: Arrays, received: Arrays, form: str, name
     if state.is_checked(sequence):  # made here, since all ranks must begin it in the order of calls
         compared = SignatureExchange(state.comm, {"sequence": sequence, "collective": COLLECTIVE})
         stages.insert(0, lambda: compared)
-    return Operation(choice, sequence, stages, finish, exchange, form, name)
+    return Operation(choice, sequence, stages, finish, exchange, form, NAMES[form])
 
 
 def _prepared(state: CommState) -> Prepared:

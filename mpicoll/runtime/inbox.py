@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import pickle
-import struct
 from collections import defaultdict
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +10,10 @@ from mpi4py import MPI
 
 from ..errors import RequestError
 from ..plans.plan import NOTE_TAGS
+from .array_format import as_bytes, read_trailer, trailer
 
 FIRST, CONTENTS = NOTE_TAGS[-2:]
 SHORT = 1 << 14  # bytes of an array that is copied into its first message, which is faster than a second message
-_NUMBERS = struct.Struct("=3q")  # number of dimensions, bytes of the dtype, number of the exchange
 
 
 class Arrival(NamedTuple):
@@ -31,8 +27,8 @@ class Arrival(NamedTuple):
 class Inbox:
     """The arrays that this rank sends and receives in sparse exchanges on one communicator, by exchange number.
 
-    The first message of an array contains its data if it is short, then shape, pickled dtype, and numbers of a fixed
-    length. The data of a long array follows in a second message. The first message is sent synchronously, so its
+    The first message of an array contains its data if it is short, then a trailer (array_format.py) with the number of
+    the exchange. The data of a long array follows in a second message. The first message is sent synchronously, so its
     sender knows when it has been matched. Another rank may begin the next exchange before this rank has completed the
     current one; messages of one sender stay in order.
     """
@@ -58,11 +54,10 @@ class Inbox:
         return requests
 
     def _send(self, sequence: int, rank: int, array: np.ndarray) -> list[MPI.Request]:
-        is_short, dtype = array.nbytes <= SHORT, _pickled(array.dtype)
-        numbers = struct.pack(f"{array.ndim}q", *array.shape), dtype, _NUMBERS.pack(array.ndim, len(dtype), sequence)
-        message = b"".join((array.tobytes() if is_short else b"", *numbers))
+        is_short = array.nbytes <= SHORT
+        message = b"".join((array.tobytes() if is_short else b"", trailer(array, sequence)))
         requests = [self.comm.Issend([message, MPI.BYTE], rank, FIRST)]
-        return requests if is_short else [*requests, self.comm.Isend([_bytes(array), MPI.BYTE], rank, CONTENTS)]
+        return requests if is_short else [*requests, self.comm.Isend([as_bytes(array), MPI.BYTE], rank, CONTENTS)]
 
     def poll(self) -> None:
         """Receive the first messages that have arrived, and start to receive long arrays."""
@@ -75,16 +70,13 @@ class Inbox:
     def _receive(self, source: int, nbytes: int) -> None:
         message = bytearray(nbytes)
         self.comm.Recv([message, MPI.BYTE], source, FIRST)
-        end = nbytes - _NUMBERS.size
-        ndim, length, sequence = _NUMBERS.unpack_from(message, end)
-        dtype = _dtype(bytes(message[end - length : end]))
-        shape = struct.unpack_from(f"{ndim}q", message, end - length - 8 * ndim)
+        described, sequence = read_trailer(message, nbytes)
         request = MPI.Request()  # complete
-        if math.prod(shape) * dtype.itemsize <= SHORT:
-            array: np.ndarray = np.ndarray(shape, dtype, message)
+        if described.nbytes <= SHORT:
+            array: np.ndarray = np.ndarray(described.shape, described.dtype, message)
         else:
-            array = np.empty(shape, dtype)
-            request = self.comm.Irecv([_bytes(array), MPI.BYTE], source, CONTENTS)
+            array = np.empty(described.shape, described.dtype)
+            request = self.comm.Irecv([as_bytes(array), MPI.BYTE], source, CONTENTS)
         self.arrivals[sequence].append(Arrival(source, array, request))
 
     def take(self, sequence: int) -> dict[int, np.ndarray]:
@@ -92,18 +84,3 @@ class Inbox:
         arrivals = self.arrivals.pop(sequence, [])
         return {arrival.source: arrival.array for arrival in sorted(arrivals, key=lambda arrival: arrival.source)}
 
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    """Return the memory of a contiguous array."""
-    return array.reshape(-1).view(np.uint8)
-
-
-@lru_cache(maxsize=256)
-def _pickled(dtype: np.dtype) -> bytes:
-    return pickle.dumps(dtype)
-
-
-@lru_cache(maxsize=256)
-def _dtype(pickled: bytes) -> np.dtype:
-    dtype: np.dtype = pickle.loads(pickled)
-    return dtype

@@ -14,6 +14,8 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import errors
+from mpicoll.dispatch import personalized_exchange
+from mpicoll.dispatch.personalized_exchange import PersonalizedExchange
 from mpicoll.errors import MismatchError
 from mpicoll.runtime.inbox import Inbox
 
@@ -30,9 +32,12 @@ def complete(received, request, wait=mpicoll.Request.Wait):
     return received
 
 
-@pytest.fixture(params=FORMS)
-def exchange(request):
-    return FORMS[request.param]
+@pytest.fixture(params=[*FORMS, "many ranks"])
+def exchange(request, monkeypatch):
+    """Return each form; on many ranks the blocking one does what the others do."""
+    if request.param == "many ranks":
+        monkeypatch.setattr(personalized_exchange, "MOST_RANKS", 0)
+    return FORMS.get(request.param, FORMS["blocking"])
 
 
 def pattern(p, seed, share, most=3000):
@@ -67,6 +72,15 @@ def test_random_patterns(ours, engine, exchange, share):
 def test_long_arrays(ours, exchange):
     sends, counts = pattern(ours.size, 7, 0.7, most=400_000)
     check(exchange(ours, parts_of(ours.rank, sends, counts)), ours.rank, sends, counts)
+
+
+def test_ranks_that_send_much_make_all_use_nbx(ours):
+    """The last rank alone sends more than 1 MiB."""
+    is_last, p = ours.rank == ours.size - 1, ours.size
+    with ours.trace() as records:
+        received = ours.Sparse_alltoall({0: np.full(1 << 17, 7.0)} if is_last else {p - 1: [1]})
+    assert [record.algorithm for record in records][1:] == ["nbx"]
+    assert sorted(received) == [*([p - 1] if ours.rank == 0 else []), *(range(p - 1) if is_last else [])]
 
 
 @pytest.mark.parametrize("array", [
@@ -146,7 +160,7 @@ def alarm(*arguments):
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
 def test_an_interrupt_ends_nothing_but_the_wait(ours, engine, form):
     """The exchange goes on; a blocking one completes in later calls, so the ranks that wait for it are served."""
-    sends, counts = pattern(ours.size, 3, 1.0)
+    sends, counts = pattern(ours.size, 3, 1.0, most=100_000 // ours.size)  # sent when received
     parts = parts_of(ours.rank, sends, counts)
     with ours.using(engine=engine):
         if ours.rank == 0:
@@ -162,7 +176,28 @@ def test_an_interrupt_ends_nothing_but_the_wait(ours, engine, form):
                 check(complete(received, request), ours.rank, sends, counts)
         else:
             time.sleep(0.3)
+            check(FORMS[form](ours, parts), ours.rank, sends, counts)
+        check(ours.Sparse_alltoall(parts), ours.rank, sends, counts)
+
+
+@SEVERAL
+@pytest.mark.parametrize("most", [3000, 300_000], ids=["alltoallv", "nbx"])
+def test_an_interrupt_between_sizes_and_arrays(ours, engine, monkeypatch, most):
+    """The arrays follow by themselves, so the ranks that wait for them are served."""
+    sends, counts = pattern(ours.size, 3, 1.0, most)
+    parts = parts_of(ours.rank, sends, counts)
+    with ours.using(engine=engine), monkeypatch.context() as broken:
+        if ours.rank == 0:
+            def interrupted(self):
+                broken.undo()
+                raise KeyboardInterrupt
+
+            broken.setattr(PersonalizedExchange, "read_sizes", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ours.Sparse_alltoall(parts)
+        else:
             check(ours.Sparse_alltoall(parts), ours.rank, sends, counts)
+    with ours.using(engine=engine):
         check(ours.Sparse_alltoall(parts), ours.rank, sends, counts)
 
 
@@ -178,7 +213,7 @@ def test_an_interrupt_that_loses_messages_is_told(comm, where, monkeypatch):
         with monkeypatch.context() as broken:
             broken.setattr(Inbox, where, interrupted)
             with pytest.raises(KeyboardInterrupt):
-                ours.Sparse_alltoall({1: [1], 0: [2]})
+                ours.Isparse_alltoall({1: [1], 0: [2]})[1].Wait()
         for _ in range(2):
             with pytest.raises(errors.RequestError, match="use another communicator"):
                 ours.Isparse_alltoall({})[1].Wait()
@@ -198,15 +233,22 @@ def test_in_threads_on_communicators_of_their_own(ours):
         list(threads.map(work, comms))
 
 
-def test_the_trace(ours):
+def test_the_trace(ours, monkeypatch):
     with ours.trace() as records:
         ours.Sparse_alltoall({0: np.zeros(5)})
+        with monkeypatch.context() as changed:
+            changed.setattr(personalized_exchange, "MOST_RANKS", 0)
+            ours.Sparse_alltoall({0: np.zeros(5)})
         ours.Isparse_alltoall({})[1].Wait()
-    first, second = records
+        with ours.using(alltoall="bruck"):
+            ours.Sparse_alltoall({})
+    *both, first, second, forced = records
+    assert [(r.collective, r.form) for r in both] == [("alltoall", "blocking"), ("alltoallv", "blocking")]
+    assert both[1].messages == (1 if ours.rank else ours.size - 1)
     assert (first.collective, first.algorithm, first.form) == ("sparse_alltoall", "nbx", "blocking")
     assert (first.bytes, first.received) == (40, 40 * ours.size if ours.rank == 0 else 0)
     assert (second.form, second.bytes, second.received) == ("nonblocking", 0, 0)
-    assert first.messages - second.messages == 1 and second.sequence == first.sequence + 1
+    assert forced.algorithm == "nbx" and first.messages - second.messages == 1 and second.sequence == first.sequence + 1
 
 
 class Zero:

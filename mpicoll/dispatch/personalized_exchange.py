@@ -8,6 +8,8 @@ the copies take longer than NBX does: that rank sends a flag with its sizes, and
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 
@@ -62,7 +64,7 @@ class PersonalizedExchange:
 
     def buffers(self) -> tuple[Buffer, Buffer]:
         """Return the buffers by which the arrays travel."""
-        pieces: list[np.ndarray | bytes] = []
+        pieces: list[Any] = []
         for array, end in self.ends:
             pieces += array.tobytes() if array.nbytes <= SHORT else as_bytes(array), end
         message = np.frombuffer(b"".join(pieces) or bytes(1), np.uint8)  # which cannot be empty
@@ -71,7 +73,7 @@ class PersonalizedExchange:
 
     def received(self) -> Arrays:
         """Return the arrays that have arrived, by source, in rank order."""
-        arrays, start, room, message = {}, 0, self.room, memoryview(self.room)
+        arrays, start, room, message = {}, 0, self.room, memoryview(self.room.data)
         for rank, size in enumerate(self.counts_in):
             if size:
                 described, _ = read_trailer(message, start + size)

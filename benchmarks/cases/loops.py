@@ -123,6 +123,13 @@ def lowercase(comm: MPI.Intracomm) -> Loop:
     return call, kept
 
 
+@form("Allgather of bytes into a bytearray")
+def of_bytes(comm: MPI.Intracomm) -> Loop:
+    """Gather messages that are no arrays."""
+    send, receive = bytes([comm.rank]) * 64, bytearray(64 * comm.size)
+    return lambda turn: comm.Allgather([send, MPI.BYTE], [receive, MPI.BYTE]), np.frombuffer(receive, np.uint8)
+
+
 @form("Bcast of a strided column")
 def column(comm: MPI.Intracomm) -> Loop:
     """Broadcast 1,000 float64, one of each row of a matrix."""

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from ..buffers.plain import plain_arguments
 from ..errors import MismatchError, MpicollError
 from ..progress.operation import Operation
 from ..runtime.comm_state import CommState
-from ..schedules.collectives import BLOCKING, PERSISTENT
+from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 from ..selection.learning import Lesson
 from . import check_mode, execute, learning, prepare
 from .call import Call, describe_call
@@ -34,7 +35,7 @@ def run(state: CommState, comm: MPI.Intracomm, method: Method, *arguments: Any) 
 
     arguments, here and below: send buffer, receive buffer, operator, root (Reduce_scatter: recvcounts).
     """
-    begun, operation = state.fast_path.resume(method, BLOCKING)
+    arguments, begun, operation = _resume(state, BLOCKING, method, arguments)
     if operation is not None:
         state.queue.run(operation)
     if begun:
@@ -55,7 +56,7 @@ def begin(
     Return None if the call is complete. Else return an operation for the caller to launch, or, unless
     only_operations, MPI's own request.
     """
-    begun, operation = state.fast_path.resume(method, form)
+    arguments, begun, operation = _resume(state, form, method, arguments)
     if begun:
         if only_operations:  # the caller is a library: the program's line is further out
             state.fast_path.note_line()
@@ -72,6 +73,29 @@ def begin(
         started = NativeRequest(execute.start_native(state, comm, call), call)
     state.fast_path.insert(call)
     return started
+
+
+def _resume(
+    state: CommState, form: str, method: Method, arguments: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], bool, Operation | None]:
+    """Complete a call that the fast path began, or let it try again with arrays in place of other kinds of buffers.
+
+    Return the call's arguments, and what the fast path's resume() returns.
+    """
+    begun, operation = state.fast_path.resume(method, form)
+    if begun or (plain := plain_arguments(arguments)) is None:
+        return arguments, begun, operation
+    if form == NONBLOCKING:
+        request = MPI.Request()
+        begun = not state.fast_path.fast_call(method, *plain, request)
+        request.Wait()  # frees a request that is complete; else it is null
+    else:
+        begun = not state.fast_path.fast_call(method, *plain)
+    if not begun:
+        begun, operation = state.fast_path.resume(method, form)
+    if begun:
+        state.fast_path.note_line()  # the caller that the fast path knows is this function
+    return plain, begun, operation
 
 
 def prepare_call(state: CommState, form: str, method: Method, *arguments: Any) -> Call:

@@ -65,12 +65,14 @@ def first_line(function):
     return f"line {function.__code__.co_firstlineno}, in {function.__name__}"
 
 
-@pytest.mark.parametrize("form", ["blocking", "nonblocking", "late", "persistent"])
+@pytest.mark.parametrize("form", ["blocking", "nonblocking", "late", "persistent", "no arrays"])
 def test_every_call_has_its_own_line(ours, comm, form):
     """Calls of one kind come from two lines in turn, and after some calls from a third."""
     x, y = np.ones(10), np.empty(10)
     request = ours.Allreduce_init(x, y)
-    if form == "blocking":
+    if form == "no arrays":
+        x, y = memoryview(x), memoryview(y)
+    if form in ("blocking", "no arrays"):
         first = lambda: ours.Allreduce(x, y)
         other = lambda: ours.Allreduce(y, x)
         third = lambda: ours.Allreduce(x, y)

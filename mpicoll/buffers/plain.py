@@ -1,0 +1,52 @@
+"""View the memory of a buffer argument as a NumPy array, which the fast path knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+_DTYPES = {code: np.dtype(code) for code in "?bBhHiIlLqQfd"}  # by format, where mpi4py's datatype is that of both
+_KNOWN = (np.ndarray, type(None), type(MPI.IN_PLACE), type(MPI.BOTTOM))
+
+
+def plain_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return a call's arguments with arrays for its send and receive buffer, the first two; None if they have arrays.
+
+    Also None if the memory cannot be an array, or not one that the call may write; the slow path then says why.
+    """
+    send, recv, *rest = arguments
+    plain_send, plain_recv = _plain(send, writable=False), _plain(recv, writable=True)
+    if plain_send is None or plain_recv is None or (plain_send is send and plain_recv is recv):
+        return None
+    return plain_send, plain_recv, *rest
+
+
+def _plain(message: Any, writable: bool) -> Any:
+    """Return a buffer, or a list that begins with one, with an array for the buffer; None if there can be none."""
+    is_list = isinstance(message, (list, tuple))
+    if is_list and len(message) < 2:
+        return None
+    buffer = message[0] if is_list else message
+    if type(buffer) in _KNOWN:
+        return message
+    array = _array(buffer)
+    if array is None or not array.flags.c_contiguous or not (array.flags.writeable or not writable):
+        return None
+    return [array, *message[1:]] if is_list else array
+
+
+def _array(buffer: Any) -> np.ndarray | None:
+    """Return an array on the memory of an object with the buffer protocol or DLPack; None if there can be none."""
+    try:
+        if isinstance(buffer, (bytes, bytearray)):
+            return np.frombuffer(buffer, np.uint8)
+        if isinstance(buffer, np.ndarray):
+            return buffer.view(np.ndarray)
+        if hasattr(buffer, "__dlpack__"):
+            return np.from_dlpack(buffer)
+        view = memoryview(buffer)
+        return np.frombuffer(view, _DTYPES[view.format])
+    except Exception:  # an object's own code may raise anything
+        return None

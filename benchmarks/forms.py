@@ -10,9 +10,10 @@ a ratio is MPI's time over mpicoll's. The exit status is 1 if a result was wrong
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import click
@@ -23,7 +24,7 @@ from rich.table import Table
 import mpicoll
 from mpicoll.cli.group import asking
 
-from .cases.loops import CALLS, FORMS
+from .cases.loops import CALLS, FORMS, TURNS
 from .command.checks import positive
 from .command.console import console
 from .command.results_file import write_lines
@@ -72,19 +73,20 @@ def forms(seconds: float, only: str, path: Path | None) -> None:
 def timed(name: str, world: MPI.Intracomm, ours: MPI.Intracomm, seconds: float) -> Row:
     """Time one form on both communicators in turns. Collective."""
     loops = [FORMS[name](comm) for comm in (world, ours)]
-    for call, _ in loops:
-        for turn in [*range(CALLS)] * WARMUP:
+    turns = [cycle(range(TURNS)) for _ in loops]  # the counts of all calls differ
+    for (call, _), numbers in zip(loops, turns):
+        for turn in islice(numbers, CALLS * WARMUP):
             call(turn)
     right = world.allreduce(bool(np.array_equal(loops[0][1], loops[1][1])), MPI.LAND)
-    times = in_turns(world, [partial(spend, call) for call, _ in loops], seconds)
+    times = in_turns(world, [partial(spend, call, own) for (call, _), own in zip(loops, turns)], seconds)
     native, mine = (float(np.median(spent)) for spent in times)
     return Row(name, native, mine, ratio(times[0], times[1]), right)
 
 
-def spend(call: Callable[[int], object]) -> float:
+def spend(call: Callable[[int], object], turns: Iterator[int]) -> float:
     """Return the seconds of a call in a loop."""
     begin = time.perf_counter()
-    for turn in range(CALLS):
+    for turn in islice(turns, CALLS):
         call(turn)
     return (time.perf_counter() - begin) / CALLS
 

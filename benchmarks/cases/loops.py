@@ -14,6 +14,7 @@ from mpi4py import MPI
 import mpicoll
 
 CALLS = 50  # of a loop
+TURNS = 1000  # with counts of their own, more than caches of calls have
 LARGEST = 4000  # elements of a call whose count is drawn
 
 Loop = tuple[Callable[[int], object], np.ndarray]  # makes the call of a turn; its receive buffer
@@ -32,7 +33,7 @@ def form(words: str) -> Callable[[Callable[[MPI.Intracomm], Loop]], Callable[[MP
 
 def drawn(*shape: int, most: int = LARGEST) -> list[Any]:
     """Return counts that are the same on all ranks, for every turn of a loop."""
-    counts: list[Any] = np.random.default_rng(len(shape)).integers(1, most, (CALLS, *shape)).tolist()
+    counts: list[Any] = np.random.default_rng(len(shape)).integers(1, most, (TURNS, *shape)).tolist()
     return counts
 
 
@@ -97,6 +98,14 @@ def reduce_scatter(comm: MPI.Intracomm) -> Loop:
         comm.Reduce_scatter(send[: sum(now)], receive[: now[comm.rank]], now)
 
     return call, receive
+
+
+@form("Neighbor_alltoall on a ring, another size in every call")
+def halo(comm: MPI.Intracomm) -> Loop:
+    """Exchange the borders of a domain that is refined as it moves."""
+    ring, counts = comm.Create_cart([comm.size], periods=[True]), drawn(most=LARGEST // 2)
+    send, receive = np.arange(LARGEST) + comm.rank, np.zeros(LARGEST, int)
+    return lambda turn: ring.Neighbor_alltoall(send[: 2 * counts[turn]], receive[: 2 * counts[turn]]), receive
 
 
 @form("Allreduce of one number in place")
@@ -247,8 +256,8 @@ def exscan(comm: MPI.Intracomm) -> Loop:
 def sparse(comm: MPI.Intracomm, destinations: int, most: int) -> Loop:
     """Send to other ranks in every call; natively Alltoall sends the counts, and Alltoallv the data."""
     p, rank, draw = comm.size, comm.rank, np.random.default_rng(destinations)
-    counts = np.zeros((CALLS, p, p), np.intc)
-    for turn in range(CALLS):
+    counts = np.zeros((TURNS, p, p), np.intc)
+    for turn in range(TURNS):
         for source in range(p):
             counts[turn, source, draw.permutation(p)[:destinations]] = draw.integers(1, most)
     send, receive = np.arange(p * most, dtype=float) + rank, np.zeros(p * most)

@@ -45,18 +45,27 @@ class AnyCounts:
             raise UnknownCounts("the call has no counts, or a datatype for every block")
         if is_of_neighbours(call.collective) and state.graph.has_equal_blocks:
             raise UnknownCounts("the choice of algorithm depends on the bytes of one block")
-        if isinstance(call.counts, tuple) or not call.arguments.contiguous or integers.words != len(details):
-            raise UnknownCounts("counts are an argument of their own, or buffers have holes")
-        sides = (
-            side_of(call.invocation.send, call.arguments.send, integers.send),
-            side_of(call.invocation.recv, call.arguments.recv, integers.recv),
-        )
+        if not call.arguments.contiguous or integers.words != len(details):
+            raise UnknownCounts("buffers have holes")
+        send = side_of(call.invocation.send, call.arguments.send, integers.send)
+        sides = send, side_of(call.invocation.recv, call.arguments.recv, integers.recv)
+        shares = call.counts if isinstance(call.counts, Shares) else None
+        if integers.recvcounts is not None:
+            if send is None or not isinstance(integers.recvcounts, (list, tuple)) or {*integers.send} - {None}:
+                raise UnknownCounts("the result is in the place of the vector, or its length is not the array's")
+            sides = replace(send, counts=list(integers.recvcounts), is_full=True), sides[1]
+            shares = _shares_of(call, state.rank)
         self.words = np.zeros(WORDS + 2 * rebind.ARRAYS, np.int64)
         schedule, template = prepare.template_of_any_counts(state, call)
+        if integers.recvcounts is not None and schedule.parts > 1:
+            raise UnknownCounts("a schedule cuts shares in parts of whole elements")
         self._set_sides(sides)
-        if isinstance(call.counts, Shares):
-            numbers = self._set_vectors(schedule, state.rank, call.counts, sides, details)
+        if shares is not None:
+            numbers = self._set_vectors(schedule, state.rank, shares, sides, details)
+            if call.collective in NEIGHBORHOOD:
+                self.words[rebind.SHARES] = NONE
         else:
+            assert isinstance(call.counts, int)
             numbers = self._set_equal(schedule, call.counts * call.unit, template, sides, details)
         self._set_range(state, call)
         self._set_execution(state, call, template)
@@ -91,6 +100,7 @@ class AnyCounts:
                 )
                 sizes = side.array.itemsize, side.buffer.facts.extent
                 self.words[at : at + rebind.OFFSET] = (1, side.is_vector, *sizes, side.blocks, first, count, place)
+                self.words[at + rebind.IS_FULL] = side.is_full
                 first += side.blocks
 
     def _set_equal(
@@ -139,18 +149,21 @@ class AnyCounts:
             (shares.send_at, shares.recv_at),
         ):
             if side is not None:
-                if side.blocks * parts != len(blocks):
+                is_one = side.blocks == 1 and parts == 1  # neighbours get the same block
+                if side.blocks * parts != len(blocks) and not is_one:
                     raise UnknownCounts("there is not one count for every block")
-                side.check_blocks(details, list(sizes), list(places))
-                number.update({block: first * parts + i for i, block in enumerate(blocks)})
+                side.check_blocks(details, [*sizes[: side.blocks]], [*places[: side.blocks]])
+                if is_one and (set(sizes) - {sizes[0]} or set(places) - {places[0]}):
+                    raise UnknownCounts("the details give other blocks")
+                number.update({block: first * parts + (0 if is_one else i) for i, block in enumerate(blocks)})
                 first += side.blocks
-        if any(side is not None and not side.is_vector and side.blocks > 1 for side in sides):
-            raise UnknownCounts("a side has several equal blocks")
         own = {tuple(number[block] // parts for number in numbers) for block in numbers[0] if block in numbers[1]}
         if len(own) > 1:
             raise UnknownCounts("a rank sends itself several blocks")
         self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = own.pop() if own else (NONE, NONE)
         self.words[rebind.PARTS] = parts
+        if sides[0] is not None and sides[0].blocks:
+            self.words[rebind.SHARES] = len(numbers[0]) // (sides[0].blocks * parts)  # receivers of a block
         self.words[rebind.IS_SENT_ONLY] = schedule.collective.name in ("alltoall", *NEIGHBORHOOD)
         self.words[rebind.HAS_VECTORS] = 1
         return {**numbers[1], **numbers[0]}, numbers[0], numbers[1]
@@ -233,3 +246,11 @@ class AnyCounts:
         self.arrays = [*map(make, own), *of_binding, *map(make, rest), mask]
         self.words[WORDS:] = addresses(*self.arrays[:-1]).ravel()
         self.words[rebind.MASK] = address_of(mask)
+
+
+def _shares_of(call: Call, rank: int) -> Shares:
+    """Return the blocks of a Reduce_scatter with recvcounts: of the vector, and this rank's of the result."""
+    assert isinstance(call.counts, tuple)
+    sizes = [count * call.unit for count in call.counts]
+    places = tuple(sum(sizes[:i]) for i in range(len(sizes)))
+    return Shares(tuple(sizes), (sizes[rank],), places, (0,))

@@ -32,12 +32,13 @@ HISTORY, CLOCK_GETTIME, LAST_ROW = range(79, 82)
 ROW_WORDS = 82  # the first of four words of a persistent call: history.RowWords
 THREAD_STATE, STATE_FRAME, STATE_INDIRECT, PREVIOUS_FRAME, FRAME_INSTRUCTION, KNOWN_SITES, UNKNOWN_SITE = range(86, 93)
 RING, KIND = 93, 94  # the header of the ring of timelines; the kind of a persistent call in it
-CONTEXT = 95
+LONG, INT = 95, 96  # the types of NumPy's scalars
+CONTEXT = 97
 HASH_SLOTS = 1024  # of the hash table of predefined datatypes and operators
 DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
     NONE: None, IN_PLACE: MPI.IN_PLACE, NDARRAY: np.ndarray, LIST: list, TUPLE: tuple, INTEGER: int, STRING: str,
-    DATATYPE: MPI.Datatype, LONGS: np.dtype(np.int64), INTS: np.dtype(np.int32),
+    DATATYPE: MPI.Datatype, LONGS: np.dtype(np.int64), INTS: np.dtype(np.int32), LONG: np.int64, INT: np.int32,
 }  # fmt: skip
 _FUNCTIONS = {
     SAVE: "PyEval_SaveThread", RESTORE: "PyEval_RestoreThread", INCREF: "Py_IncRef", DECREF: "Py_DecRef",

@@ -25,16 +25,15 @@ class UnknownCounts(Exception):
 class Integers:
     """The indices of integers in the details of a call.
 
-    send and recv mirror the items after the buffer in either message: an index, a list or tuple of indices, or None for
-    an item that is no integer.
+    send and recv mirror the items after the buffer in either message, recvcounts the argument of that name: an index, a
+    list or tuple of indices, or None for an item that is no integer.
     """
 
     def __init__(self, invocation: Invocation) -> None:
         self.words = 0
         self._indices: list[int] = []
         self.send, self.recv = self._message(invocation.send), self._message(invocation.recv)
-        if type(invocation.root) is not int:
-            self._part(invocation.root)
+        self.recvcounts = None if type(invocation.root) is int else self._part(invocation.root)
 
     def mask(self) -> np.ndarray:
         """Return an array with 1 for every word of the details that is an integer of the caller's, else 0."""
@@ -61,7 +60,7 @@ class Integers:
             self.words += part.size
             self._indices += places
             return places
-        if type(part) is not int:
+        if type(part) not in (int, np.int64, np.int32):
             return None
         self._indices.append(self.words - 1)
         return self.words - 1
@@ -69,12 +68,16 @@ class Integers:
 
 @dataclass(frozen=True)
 class Side:
-    """The send or receive side of a call: its buffer, the array that contains it, and the indices of its counts."""
+    """The send or receive side of a call: its buffer, the array that contains it, and the indices of its counts.
+
+    is_full: whether the blocks must fill the array.
+    """
 
     buffer: Buffer
     array: np.ndarray
     counts: Indices
     displacements: Indices
+    is_full: bool = False
 
     @property
     def is_vector(self) -> bool:

@@ -5,7 +5,8 @@ from the lengths of its arrays, or from counts and displacements among its detai
 makes the words, from a call that the slow path served.
 
 A side is the send or the receive buffer. It has equal blocks, whose size follows from the array's length or a count, or
-blocks of different sizes, as in the vector forms. A vector is divided into parts of whole units: see plan.layout.
+blocks of different sizes, as in the vector forms; if IS_FULL these fill the array. A vector is divided into parts of
+whole units: see plan.layout.
 Lengths are bytes of blocks, and offsets are bytes from the beginning of an array.
 """
 
@@ -21,7 +22,7 @@ from .signature import RECV_COUNT, SEND_COUNT
 (MASK, HAS_VECTORS, IS_SENT_ONLY, UNIT, PARTS, SHARES, MIN_BYTES, MAX_BYTES, MIN_BLOCK, MAX_BLOCK) = range(10)
 (SLICE, WINDOW, NBYTES, LONGEST, UNITS, BOUND, GEOMETRY, BIND, BINDING, OWN_SENT, OWN_RECEIVED) = range(10, 21)
 (LOW_PEAK, HIGH_PEAK, PEAK_RANKS, SIDES) = range(21, 25)  # the class of shares: PEAK_RANKS is twice p, 0 for any class
-IS_USED, IS_VECTOR, ITEMSIZE, EXTENT, BLOCKS, FIRST, COUNT_AT, PLACE_AT, OFFSET, SIZE, SIDE = range(11)
+IS_USED, IS_VECTOR, ITEMSIZE, EXTENT, BLOCKS, FIRST, COUNT_AT, PLACE_AT, OFFSET, IS_FULL, SIZE, SIDE = range(12)
 WORDS = SIDES + 2 * SIDE
 # arrays, as (address, length), from WORDS on. For all blocks of both sides: indices of counts and of displacements in
 # the details, lengths, offsets. For the template: sizes, places, entries of the blocks that the plan uses; then, for
@@ -72,7 +73,7 @@ def locate_vector(words, side, arrays, nbytes, details):  # type: ignore[no-unty
         end = offsets[i] + lengths[i]
         if end > nbytes:
             return False
-    return True
+    return end == nbytes or not words[side + IS_FULL]
 
 
 @njit
@@ -145,9 +146,9 @@ def total_vectors(words, arrays):  # type: ignore[no-untyped-def]
         side, total = SIDES + s * SIDE, 0
         if words[side + IS_USED]:
             first = words[side + FIRST]
-            if not words[side + IS_VECTOR]:
-                lengths[first], offsets[first] = words[side + SIZE], 0
             for i in range(first, first + words[side + BLOCKS]):
+                if not words[side + IS_VECTOR]:
+                    lengths[i], offsets[i] = words[side + SIZE], (i - first) * words[side + SIZE]
                 total += lengths[i]
                 longest = max(longest, lengths[i])
         totals = totals[1], total
@@ -157,7 +158,9 @@ def total_vectors(words, arrays):  # type: ignore[no-untyped-def]
         if not are_disjoint(lengths, offsets, first, first + words[recv + BLOCKS]):
             return False
     words[LONGEST] = longest
-    words[NBYTES] = totals[0] if words[IS_SENT_ONLY] else max(totals[0], totals[1])
+    words[NBYTES] = totals[0] * words[SHARES] if words[IS_SENT_ONLY] else max(totals[0], totals[1])
+    if words[SHARES] == NONE:  # of one block, where all are equal
+        words[NBYTES] = longest
     return words[OWN_SENT] == NONE or lengths[words[OWN_SENT]] == lengths[words[OWN_RECEIVED]]
 
 

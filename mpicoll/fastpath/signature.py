@@ -6,9 +6,9 @@ The key has an array's dtype object and number of elements, and whether both arr
 reduction is then in place.
 
 The other items of a list are the details of the key. Integers and arrays of integers are represented by their values,
-so a list whose counts have changed has another key. Typecodes and MPI's predefined datatypes are represented by their
-addresses, other datatypes by the addresses of their facts (see buffers/datatypes.py). Nothing here runs Python code:
-arguments that would need it, such as other sequences and numbers, have no key.
+so a list whose counts have changed has another key. Scalars of NumPy are integers too. Typecodes and MPI's predefined
+datatypes are represented by their addresses, other datatypes by the addresses of their facts (buffers/datatypes.py).
+Nothing here runs Python code: arguments that would need it, such as other sequences and numbers, have no key.
 
 In a row for any counts, neither numbers of elements nor integers among the details are compared.
 """
@@ -37,6 +37,7 @@ NO_ARRAY = -1  # the number of elements of a buffer that is None or MPI.IN_PLACE
 MAX_CAPACITY = 8192  # words for details
 # byte offsets of fields in objects
 TYPE, DATA, NDIM, DIMENSIONS, DTYPE, FLAGS = 8, 16, 24, 32, 56, 64
+SCALAR = 16  # of the value in a scalar of NumPy's
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1 | 0x2, 0x100, 0x400
 
 
@@ -134,6 +135,9 @@ def put_leaf(context, thing):  # type: ignore[no-untyped-def]
         if value == -1:  # not a valid count, or an int above 64 bits, for which Python has set an error
             call_long(context[field.ERR_CLEAR], ())
             return False
+        return put_detail(context, kind, value)
+    if kind == context[field.LONG] or kind == context[field.INT]:
+        value = load(thing + SCALAR) if kind == context[field.LONG] else load_short(thing + SCALAR)
         return put_detail(context, kind, value)
     if kind == context[field.DATATYPE]:
         known = facts_of(context, thing)
@@ -255,6 +259,8 @@ def check_layouts() -> str | None:
             return "Python's objects are not laid out as its header files have it"
     if not _has_attributes():
         return "mpi4py's datatypes are not laid out as expected"
+    if [_word(id(x) + SCALAR, x.itemsize) for x in (np.int64(1 << 40), np.int32(1 << 20))] != [1 << 40, 1 << 20]:
+        return "NumPy's scalars are not laid out as its header files have it"
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6, 2))[1:, ::2].T):
         words = [_word(id(array) + at) for at in (DATA, DTYPE)] + [_word(id(array) + at, 4) for at in (NDIM, FLAGS)]
         right = [array.ctypes.data, id(array.dtype), array.ndim, array.flags.num]

@@ -110,8 +110,10 @@ def test_buffer_forms(ours, name, form, buffer):
 
 def message(array, counts, places, kind):
     """Return a buffer of blocks, in a form of mpi4py's."""
+    scalars = list(counts), [np.int32(place) for place in places]
     counts, places = counts.tolist(), places.tolist()
     return {
+        "NumPy's scalars": lambda: [array, scalars, MPI.LONG],
         "list": lambda: [array, counts, places, MPI.LONG],
         "pair": lambda: [array, (counts, places), MPI.LONG],
         "tuples": lambda: (array, (tuple(counts), tuple(places)), "l"),
@@ -122,7 +124,7 @@ def message(array, counts, places, kind):
     }[kind]()
 
 
-FORMS = ("list", "pair", "tuples", "int64", "int32", "packed", "packed int64")
+FORMS = ("list", "pair", "tuples", "int64", "int32", "packed", "packed int64", "NumPy's scalars")
 
 
 def laid_out(rng, counts, packed):
@@ -179,6 +181,63 @@ def test_vectors(ours, name, kind, form):
         checks.that(all(record.fast_path for record in records[8:]), "slow")  # counts may be the same by chance
 
 
+@parametrize(*[(collective, spec) for collective, spec in collectives.specs() if collective == "reduce_scatter"])
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_recvcounts(comm, collective, spec, kind):
+    """Recvcounts differ from call to call; some are 0. Schedules that cut shares in parts take the slow path."""
+    (quick, slow), p, records = fast_and_slow(comm), comm.size, []
+    with Checks() as checks:
+        for ours in (quick, slow):
+            rng = np.random.default_rng(3)
+            with ours.using(engine="compiled", **{collective: spec}), ours.trace() as traced:
+                for turn in range(8):
+                    counts = rng.integers(0, 9, p) + 9 * (turn < LEARNT)
+                    sent, received = np.arange(sum(counts)) + comm.rank, np.zeros(counts[comm.rank], int)
+                    ours.Reduce_scatter(sent, received, kind(counts.tolist()))
+                    first = sum(counts[: comm.rank])
+                    checks.equal(received, (np.arange(len(received)) + first) * p + p * (p - 1) // 2, turn)
+                    result = sent.copy()
+                    ours.Reduce_scatter(MPI.IN_PLACE, result, kind(counts.tolist()))
+                    checks.equal(result[: len(received)], received, "in place")
+            records.append(traced)
+        went = equal_records(checks, *records, spec)[::2]
+        wanted = [turn >= LEARNT and "segments" not in spec for turn in range(8)]
+        checks.that(went == wanted or 0 in (records[0][0].bytes, p - 1), went)
+
+
+@pytest.mark.parametrize("name", [f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv")])
+@pytest.mark.parametrize("graph", ["ring", "itself twice"])
+def test_neighbours(comm, name, graph):
+    """Sizes of blocks differ from call to call, and with v from edge to edge."""
+    p, rank, records = comm.size, comm.rank, []
+    ends = [(rank - 1) % p, (rank + 1) % p] if graph == "ring" else [rank, rank, (rank + 1) % p]
+    sources = ends if graph == "ring" else [rank, rank, (rank - 1) % p]
+    with Checks() as checks:
+        for path in ("fast", "slow"):
+            neighbours = mpicoll.Comm(comm).Create_dist_graph_adjacent(sources, ends)
+            if path == "slow":
+                neighbours._state.fast_path.close()
+            native, rng = comm.Create_dist_graph_adjacent(sources, ends), np.random.default_rng(4)
+            with neighbours.trace() as traced:
+                for turn in range(8):
+                    sizes = rng.integers(0, 9, p) + 9 * (turn < LEARNT)
+                    mine, n = sizes[rank] if name.endswith("v") else sizes[0], len(ends)
+                    others = [int(sizes[r] if name.endswith("v") else sizes[0]) for r in sources]
+                    sent = np.arange(mine * (n if "alltoall" in name else 1)) + 100 * rank
+                    send = [sent, [int(mine)] * n] if name.endswith("alltoallv") else sent
+                    results = []
+                    for on in (native, neighbours):
+                        results.append(np.zeros(sum(others), int))
+                        receive = [results[-1], others] if name.endswith("v") else results[-1]
+                        getattr(on, name)(send, receive)
+                    checks.equal(*results, turn)
+            records.append(traced)
+            native.Free()
+        went = equal_records(checks, *records, name)
+        if graph == "ring" and p > 1:  # else a rank sends itself several blocks
+            checks.that(all(went[LEARNT:]), went)
+
+
 def test_wrong_counts_are_refused(ours):
     """The fast path refuses what the slow path refuses, before a message is sent."""
     p = ours.size
@@ -196,6 +255,8 @@ def test_wrong_counts_are_refused(ours):
     ours.Allreduce(array[:3], into[:3])
     ours.Bcast([into, 2, 3, MPI.LONG])
     ours.Bcast([into, 3, 2, MPI.LONG])
+    for n in (2, 3, 4):
+        ours.Reduce_scatter(array[: n * p], into[:n], [n] * p)
     for error, call in (
         (CountMismatch, lambda: alltoallv([-2, *[5] * (p - 1)], [-2, *[5] * (p - 1)])),
         (CountMismatch, lambda: alltoallv([-2] * p, [-2] * p)),
@@ -208,6 +269,11 @@ def test_wrong_counts_are_refused(ours):
         (CountMismatch, lambda: ours.Alltoall(array[: 4 * p], into[: 5 * p])),
         (OverlapError, lambda: ours.Allreduce(into[:4], into[2:6])),
         *[(MessageSpecError, lambda: ours.Alltoall(array[: 3 * p + 1], into[: 3 * p]))] * (p > 1),
+        (CountMismatch, lambda: ours.Reduce_scatter(array[: 6 * p], into[:3], [3] * p)),
+        (CountMismatch, lambda: ours.Reduce_scatter(array[: 3 * p], into[:4], [3] * p)),
+        (CountMismatch, lambda: ours.Reduce_scatter(array[: 3 * p], into[:4], [4] * p)),
+        (MessageSpecError, lambda: ours.Reduce_scatter(array[: 3 * p], into[:3], [3] * (p + 1))),
+        (CountMismatch, lambda: ours.Reduce_scatter([array, 3 * p + 1, MPI.LONG], into[:3], [3] * p)),
         (MessageSpecError, lambda: ours.Bcast([into, -2, 3, MPI.LONG])),
         (MessageSpecError, lambda: ours.Bcast([into, 2, -3, MPI.LONG])),
         (BufferTooSmallError, lambda: ours.Bcast([into, 12 * p - 2, 3, MPI.LONG])),
@@ -285,7 +351,8 @@ def test_a_key_that_failed_is_not_retried(ours, monkeypatch):
     monkeypatch.setattr(cached_calls, "AnyCounts", lambda *arguments: tried.append(1) or kind(*arguments))
     p = ours.size
     for n in range(1, 6):
-        ours.Reduce_scatter(np.ones(n * p), np.zeros(n), [n] * p)
+        blocks = ([n] * p, [8 * n * r for r in range(p)]), [MPI.DOUBLE] * p
+        ours.Alltoallw([np.ones(n * p), *blocks], [np.zeros(n * p), *blocks])
     assert len(tried) == 1
 
 

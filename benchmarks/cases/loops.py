@@ -100,12 +100,12 @@ def reduce_scatter(comm: MPI.Intracomm) -> Loop:
     return call, receive
 
 
-@form("Neighbor_alltoall on a ring, another size in every call")
+@form("Neighbor_alltoall on a line, another size in every call")
 def halo(comm: MPI.Intracomm) -> Loop:
     """Exchange the borders of a domain that is refined as it moves."""
-    ring, counts = comm.Create_cart([comm.size], periods=[True]), drawn(most=LARGEST // 2)
+    ranks, counts = comm.Create_cart([comm.size]), drawn(most=LARGEST // 2)
     send, receive = np.arange(LARGEST) + comm.rank, np.zeros(LARGEST, int)
-    return lambda turn: ring.Neighbor_alltoall(send[: 2 * counts[turn]], receive[: 2 * counts[turn]]), receive
+    return lambda turn: ranks.Neighbor_alltoall(send[: 2 * counts[turn]], receive[: 2 * counts[turn]]), receive
 
 
 @form("Allreduce of one number in place")

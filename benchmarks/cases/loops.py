@@ -100,10 +100,11 @@ def reduce_scatter(comm: MPI.Intracomm) -> Loop:
     return call, receive
 
 
-@form("Neighbor_alltoall on a line, another size in every call")
+@form("Neighbor_alltoall on a ring, another size in every call")
 def halo(comm: MPI.Intracomm) -> Loop:
     """Exchange the borders of a domain that is refined as it moves."""
-    ranks, counts = comm.Create_cart([comm.size]), drawn(most=LARGEST // 2)
+    around, counts = [(comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size], drawn(most=LARGEST // 2)
+    ranks = comm.Create_dist_graph_adjacent(around, around)
     send, receive = np.arange(LARGEST) + comm.rank, np.zeros(LARGEST, int)
     return lambda turn: ranks.Neighbor_alltoall(send[: 2 * counts[turn]], receive[: 2 * counts[turn]]), receive
 

@@ -203,6 +203,8 @@ def test_recvcounts(comm, collective, spec, kind):
         went = equal_records(checks, *records, spec)[::2]
         wanted = [turn >= LEARNT and "segments" not in spec for turn in range(8)]
         checks.that(went == wanted or 0 in (records[0][0].bytes, p - 1), went)
+    quick.Free()
+    slow.Free()
 
 
 @pytest.mark.parametrize("name", [f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv")])
@@ -233,6 +235,7 @@ def test_neighbours(comm, name, graph):
                     checks.equal(*results, turn)
             records.append(traced)
             native.Free()
+            neighbours.Free()
         went = equal_records(checks, *records, name)
         if graph == "ring" and p > 1:  # else a rank sends itself several blocks
             checks.that(all(went[LEARNT:]), went)

@@ -156,7 +156,7 @@ LONG_WAY = {    # counts that are as right, and cannot be known without Python
 }
 SHORT_WAY = {
     "numbers of NumPy's": lambda n, p: [np.int64(n)] * p,
-    "C's ints": lambda n, p: (np.int32(n),) * p,
+    "C's ints": lambda n, p: [np.int32(n)] * p,
     "one number for all": lambda n, p: np.int64(n),
 }
 

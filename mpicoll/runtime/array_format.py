@@ -1,6 +1,7 @@
 """Describe an array in a trailer of its message, so that a receiver needs to know neither dtype nor shape.
 
-The trailer is the last part of a message: shape, pickled dtype, and three numbers, of which the last is the sender's.
+The trailer is the last part of a message: shape, pickled dtype, and three numbers. The last one is for the sender to
+choose.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_NUMBERS = struct.Struct("=3q")  # number of dimensions, bytes of shape and dtype, number of the sender
+_NUMBERS = struct.Struct("=3q")  # dimensions, bytes of shape and dtype, the sender's number
 
 
 class Described(NamedTuple):

@@ -83,4 +83,3 @@ class Inbox:
         """Return the arrays of an exchange that is complete, by the ranks that sent them, in rank order."""
         arrivals = self.arrivals.pop(sequence, [])
         return {arrival.source: arrival.array for arrival in sorted(arrivals, key=lambda arrival: arrival.source)}
-

@@ -46,7 +46,8 @@ def kept_rules(
             return uneven_rules(network, collective, p, commutative, nodes, skew)
         return modelled_rules(network, collective, p, commutative, nodes, forced)
 
-    path = None if collective in UNKNOWN_TO_ALL else _path(network, collective, p, commutative, nodes, forced, skew)
+    is_fixed = collective in UNKNOWN_TO_ALL and network.rough
+    path = None if is_fixed else _path(network, collective, p, commutative, nodes, forced, skew)
     if path is None:
         return new()
     text = user_cache.read(path)

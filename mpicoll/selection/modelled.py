@@ -61,9 +61,9 @@ def modelled_rules(
         fixed, base = rules(collective, p, commutative, nodes)[-1], base_collective(collective)
         if network.rough or base in NEIGHBORHOOD:
             return (fixed,)
-        every = modelled_rules(network, base, p, commutative, nodes, fixed.algorithm)
-        long = next(rule for rule in reversed(every) if rule.fits(LONG * p, p))
-        return (fixed._replace(chunk_bytes=long.chunk_bytes, window=long.window),)
+        lines = costs(network, base, p, commutative, nodes, np.array([LONG * p]), fixed.algorithm)
+        _, chunk, window, _ = min(lines, key=lambda line: float(line[-1][0]))
+        return (fixed._replace(chunk_bytes=chunk, window=window),)
     lines = costs(network, collective, p, commutative, nodes, SIZES, forced, fastest=True)
     why = f"the least time by the model of {network.name}"
     usual = usual_rules(network, collective, p, commutative, nodes, forced)

@@ -98,6 +98,15 @@ def test_a_rank_that_never_joins(run, engine, call):
         assert re.match(rf"step \d of chunk 0, strand 0, waits .*rank.* {r - 1}", steps[0]), steps
 
 
+def test_sizes_of_a_sparse_exchange_that_a_rank_never_joins(run):
+    """The report names the Alltoall of the sizes, and the program's line."""
+    call = "comm.Sparse_alltoall({0: [1.0]})"
+    done = run(LATE.format(call=call, algorithm="ring"), "compiled", MPICOLL_TIMEOUT="2")
+    assert done.status not in (0, None), done.output
+    is_reported(done.output, (1, 2), "Alltoall")
+    assert re.search(r"to receive from rank.* 0", done.output), done.output
+
+
 def test_a_sparse_exchange_that_a_rank_never_joins(run):
     call = "comm.Isparse_alltoall({0: [1.0]})[1].Wait()"
     done = run(LATE.format(call=call, algorithm="ring"), "compiled", MPICOLL_TIMEOUT="2")

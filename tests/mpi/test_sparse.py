@@ -160,7 +160,8 @@ def alarm(*arguments):
 @pytest.mark.parametrize("form", ["blocking", "nonblocking"])
 def test_an_interrupt_ends_nothing_but_the_wait(ours, engine, form):
     """The exchange goes on; a blocking one completes in later calls, so the ranks that wait for it are served."""
-    sends, counts = pattern(ours.size, 3, 1.0, most=100_000 // ours.size)  # sent when received
+    # MPI holds back messages of this length until they are received
+    sends, counts = pattern(ours.size, 3, 1.0, most=100_000 // ours.size)
     parts = parts_of(ours.rank, sends, counts)
     with ours.using(engine=engine):
         if ours.rank == 0:

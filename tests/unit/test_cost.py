@@ -309,7 +309,7 @@ def test_rules_choose_the_least_cost(collective, p, size):
         if base_collective(collective) not in NEIGHBORHOOD:
             lines = costs(net, collective, p, True, nodes, np.array([LONG * p]), rule.algorithm)
             own = next(us[0] for _, *how, us in lines if how == [rule.chunk_bytes, rule.window])
-            assert own <= modelled.MARGIN * min(us[0] for *_, us in lines)
+            assert own == min(us[0] for *_, us in lines)
         return
     lines = costs(net, collective, p, True, nodes, SIZES)
     least = np.min([us for *_, us in lines], axis=0)

@@ -195,6 +195,8 @@ MUTATIONS = [
              "counts=list(integers.recvcounts)", "mpi/test_any_counts.py"),
     Mutation("mpicoll/fastpath/any_counts.py", "integers.recvcounts is not None and schedule.parts > 1", "False",
              "mpi/test_any_counts.py"),
+    Mutation("mpicoll/fastpath/rebind.py", "total += lengths[i] * exists[i]", "total += lengths[i]",
+             "mpi/test_any_counts.py"),
     Mutation("mpicoll/dispatch/slow_path.py", "(plain := plain_arguments(arguments))", "(plain := None)",
              "mpi/test_fast_path.py"),
     Mutation("mpicoll/dispatch/slow_path.py", "state.fast_path.note_line()  # the caller", "pass  # the caller",

@@ -6,6 +6,7 @@ parsed arguments. rebind.py defines the words and arrays that are set here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,12 +57,14 @@ class AnyCounts:
             sides = replace(send, counts=list(integers.recvcounts), is_full=True), sides[1]
             shares = _shares_of(call, state.rank)
         self.words = np.zeros(WORDS + 2 * rebind.ARRAYS, np.int64)
+        self.exists: list[bool] = []  # for all blocks of both sides, whether the neighbour exists
         schedule, template = prepare.template_of_any_counts(state, call)
         if integers.recvcounts is not None and schedule.parts > 1:
             raise UnknownCounts("a schedule cuts shares in parts of whole elements")
         self._set_sides(sides)
         if shares is not None:
-            numbers = self._set_vectors(schedule, state.rank, shares, sides, details)
+            ends = state.graph.ends(state.rank) if is_of_neighbours(call.collective) else (None, None)
+            numbers = self._set_vectors(schedule, state.rank, shares, sides, details, ends)
             if call.collective in NEIGHBORHOOD:
                 self.words[rebind.SHARES] = NONE
         else:
@@ -115,7 +118,8 @@ class AnyCounts:
         for side in filter(None, sides):
             if side.is_vector:
                 raise UnknownCounts("equal blocks have a list of counts")
-            side.check_blocks(details, [nbytes] * side.blocks, [i * nbytes for i in range(side.blocks)])
+            every = range(side.blocks)
+            side.check_blocks(details, every, [nbytes] * side.blocks, [i * nbytes for i in every])
         is_vector = schedule.collective.naming == "vector"
         n = len(schedule.blocks) if is_vector else schedule.parts
         self.words[[rebind.PARTS, rebind.SHARES]] = n, 1 if is_vector else schedule.p
@@ -131,39 +135,42 @@ class AnyCounts:
         shares: Shares,
         sides: Sides,
         details: np.ndarray,
+        ends: Sequence[Sequence[Any] | None],
     ) -> tuple[BlockNumbers, BlockNumbers, BlockNumbers]:
         """Set the words for vector forms. Return the index of every template block, input and output block.
 
         Indices count the blocks of the send side, then those of the receive side. If the schedule cuts shares in parts,
-        these are counted instead.
+        these are counted instead. ends: the edges of the neighbours, None for one that does not exist; None for ranks.
         """
         if shares.every not in (None, shares.receives):
             raise UnknownCounts("only other ranks know some counts")
         numbers: list[BlockNumbers] = [{}, {}]
         first, parts = 0, schedule.parts
-        for number, side, blocks, sizes, places in zip(
+        for number, side, edges, blocks, sizes, places in zip(
             numbers,
             sides,
+            ends,
             (schedule.starts(rank), schedule.ends(rank)),
             (shares.sends, shares.receives),
             (shares.send_at, shares.recv_at),
         ):
             if side is not None:
-                is_one = side.blocks == 1 and parts == 1  # neighbours get the same block
-                if side.blocks * parts != len(blocks) and not is_one:
+                at = [i for i, edge in enumerate(edges or range(side.blocks)) if edge is not None]
+                if side.blocks == 1 and parts == 1:  # neighbours get the same block
+                    at = [0] * len(blocks)
+                if len(at) * parts != len(blocks):
                     raise UnknownCounts("there is not one count for every block")
-                side.check_blocks(details, [*sizes[: side.blocks]], [*places[: side.blocks]])
-                if is_one and (set(sizes) - {sizes[0]} or set(places) - {places[0]}):
-                    raise UnknownCounts("the details give other blocks")
-                number.update({block: first * parts + (0 if is_one else i) for i, block in enumerate(blocks)})
+                side.check_blocks(details, at, sizes, places)
+                number.update({block: (first + at[i // parts]) * parts + i % parts for i, block in enumerate(blocks)})
+                self.exists += [i in at for i in range(side.blocks)]
                 first += side.blocks
         own = {tuple(number[block] // parts for number in numbers) for block in numbers[0] if block in numbers[1]}
         if len(own) > 1:
             raise UnknownCounts("a rank sends itself several blocks")
         self.words[[rebind.OWN_SENT, rebind.OWN_RECEIVED]] = own.pop() if own else (NONE, NONE)
         self.words[rebind.PARTS] = parts
-        if sides[0] is not None and sides[0].blocks:
-            self.words[rebind.SHARES] = len(numbers[0]) // (sides[0].blocks * parts)  # receivers of a block
+        is_one = sides[0] is not None and sides[0].blocks == 1
+        self.words[rebind.SHARES] = len(numbers[0]) // parts if is_one else 1  # receivers of a block
         self.words[rebind.IS_SENT_ONLY] = schedule.collective.name in ("alltoall", *NEIGHBORHOOD)
         self.words[rebind.HAS_VECTORS] = 1
         return {**numbers[1], **numbers[0]}, numbers[0], numbers[1]
@@ -243,7 +250,7 @@ class AnyCounts:
         rest: list[Any] = [list(of_entries), [blocks[block] for block in template.blocks], list(of_entries.values())]
         of_binding = self.binding.sizes, self.binding.places
         make = lambda numbers: np.array(numbers, np.int64)
-        self.arrays = [*map(make, own), *of_binding, *map(make, rest), mask]
+        self.arrays = [*map(make, own), *of_binding, *map(make, [*rest, self.exists]), mask]
         self.words[WORDS:] = addresses(*self.arrays[:-1]).ravel()
         self.words[rebind.MASK] = address_of(mask)
 

@@ -5,6 +5,7 @@ signature.compute_key() writes the details in compiled code. Integers finds the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,10 +96,12 @@ class Side:
         first: int = MPI.Get_address(self.array)
         return self.buffer.address - first
 
-    def check_blocks(self, details: np.ndarray, sizes: list[int], places: list[int]) -> None:
-        """Check that the details give blocks of these sizes, at these offsets from the buffer, both in bytes.
+    def check_blocks(
+        self, details: np.ndarray, numbers: Sequence[int], sizes: Sequence[int], places: Sequence[int]
+    ) -> None:
+        """Check that blocks with these numbers have these sizes by the details, and these offsets from the buffer.
 
-        Raises UnknownCounts if they do not.
+        Sizes and offsets are in bytes. Raises UnknownCounts if the details give others.
         """
         extent, n = self.buffer.facts.extent, self.blocks
         lengths = [self.array.nbytes // n] if self.counts is None else _bytes_of(self.counts, details, extent)
@@ -107,9 +110,9 @@ class Side:
             lengths = lengths * n
         if len(offsets) < n:
             offsets = [offsets[0] + sum(lengths[:i]) for i in range(n)]
-        wrong = any(size and at != self.offset + place for size, at, place in zip(sizes, offsets, places))
-        if lengths != sizes or wrong:
-            raise UnknownCounts("the details give other blocks")
+        for i, size, place in zip(numbers, sizes, places, strict=True):
+            if lengths[i] != size or (size and offsets[i] != self.offset + place):
+                raise UnknownCounts("the details give other blocks")
         if self.buffer.facts.size != extent or extent <= 0:
             raise UnknownCounts("elements have holes or no data")
 

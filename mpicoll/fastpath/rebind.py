@@ -24,12 +24,13 @@ from .signature import RECV_COUNT, SEND_COUNT
 (LOW_PEAK, HIGH_PEAK, PEAK_RANKS, SIDES) = range(21, 25)  # the class of shares: PEAK_RANKS is twice p, 0 for any class
 IS_USED, IS_VECTOR, ITEMSIZE, EXTENT, BLOCKS, FIRST, COUNT_AT, PLACE_AT, OFFSET, IS_FULL, SIZE, SIDE = range(12)
 WORDS = SIDES + 2 * SIDE
+# SHARES: how often NBYTES, as selection counts bytes, has a block's; NONE if it has one block's
 # arrays, as (address, length), from WORDS on. For all blocks of both sides: indices of counts and of displacements in
 # the details, lengths, offsets. For the template: sizes, places, entries of the blocks that the plan uses; then, for
 # every size and every such entry, the index of its block among both sides' blocks (times PARTS, plus its part), or of
-# its part of the vector
-(COUNTS_AT, PLACES_AT, LENGTHS, OFFSETS, SIZES, PLACES, ENTRIES, SIZE_FROM, PLACE_FROM) = range(9)
-ARRAYS = 9
+# its part of the vector; last, for all blocks of both sides, 0 if the neighbour does not exist, else 1
+(COUNTS_AT, PLACES_AT, LENGTHS, OFFSETS, SIZES, PLACES, ENTRIES, SIZE_FROM, PLACE_FROM, EXISTS) = range(10)
+ARRAYS = 10
 LANES, LANE_SCRATCH = 1, 3  # indices in a plan's geometry (see engines/local_ops.py)
 MAX_COMPARED = 64  # blocks to receive that are compared for overlap if they are not in order
 NONE = -1  # no integer: the count follows from the array; blocks without displacements are contiguous
@@ -140,7 +141,7 @@ def total_vectors(words, arrays):  # type: ignore[no-untyped-def]
 
     They are not if blocks to receive overlap, or if the block that a rank sends to itself has two sizes.
     """
-    lengths, offsets = line_of(arrays, LENGTHS), line_of(arrays, OFFSETS)
+    lengths, offsets, exists = line_of(arrays, LENGTHS), line_of(arrays, OFFSETS), line_of(arrays, EXISTS)
     totals, longest = (0, 0), 0
     for s in range(2):
         side, total = SIDES + s * SIDE, 0
@@ -149,8 +150,8 @@ def total_vectors(words, arrays):  # type: ignore[no-untyped-def]
             for i in range(first, first + words[side + BLOCKS]):
                 if not words[side + IS_VECTOR]:
                     lengths[i], offsets[i] = words[side + SIZE], (i - first) * words[side + SIZE]
-                total += lengths[i]
-                longest = max(longest, lengths[i])
+                total += lengths[i] * exists[i]
+                longest = max(longest, lengths[i] * exists[i])
         totals = totals[1], total
     recv = SIDES + SIDE
     if words[recv + IS_VECTOR]:

@@ -208,18 +208,22 @@ def test_recvcounts(comm, collective, spec, kind):
 
 
 @pytest.mark.parametrize("name", [f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv")])
-@pytest.mark.parametrize("graph", ["ring", "itself twice"])
+@pytest.mark.parametrize("graph", ["ring", "line", "itself twice"])
 def test_neighbours(comm, name, graph):
-    """Sizes of blocks differ from call to call, and with v from edge to edge."""
+    """Sizes of blocks differ from call to call, and with v from edge to edge. The ends of a line miss neighbours."""
     p, rank, records = comm.size, comm.rank, []
-    ends = [(rank - 1) % p, (rank + 1) % p] if graph == "ring" else [rank, rank, (rank + 1) % p]
-    sources = ends if graph == "ring" else [rank, rank, (rank - 1) % p]
+    ends = [rank, rank, (rank + 1) % p] if graph == "itself twice" else [(rank - 1) % p, (rank + 1) % p]
+    sources = [rank, rank, (rank - 1) % p] if graph == "itself twice" else ends
+
+    def make(on):
+        return on.Create_cart([p]) if graph == "line" else on.Create_dist_graph_adjacent(sources, ends)
+
     with Checks() as checks:
         for path in ("fast", "slow"):
-            neighbours = mpicoll.Comm(comm).Create_dist_graph_adjacent(sources, ends)
+            neighbours = make(mpicoll.Comm(comm))
             if path == "slow":
                 neighbours._state.fast_path.close()
-            native, rng = comm.Create_dist_graph_adjacent(sources, ends), np.random.default_rng(4)
+            native, rng = make(comm), np.random.default_rng(4)
             with neighbours.trace() as traced:
                 for turn in range(8):
                     sizes = rng.integers(0, 9, p) + 9 * (turn < LEARNT)
@@ -237,7 +241,7 @@ def test_neighbours(comm, name, graph):
             native.Free()
             neighbours.Free()
         went = equal_records(checks, *records, name)
-        if graph == "ring" and p > 1:  # else a rank sends itself several blocks
+        if graph != "itself twice" and p > 1:  # else a rank sends itself several blocks
             checks.that(all(went[LEARNT:]), went)
 
 

@@ -44,6 +44,21 @@ def allreduce(comm: MPI.Intracomm) -> Loop:
     return lambda turn: comm.Allreduce(send[: counts[turn]], receive[: counts[turn]]), receive
 
 
+@form("Alltoall in place, another size in every call")
+def alltoall_in_place(comm: MPI.Intracomm) -> Loop:
+    """Exchange equal blocks of one array."""
+    p, counts = comm.size, drawn(most=LARGEST // comm.size)
+    data = np.arange(LARGEST) + comm.rank
+    return lambda turn: comm.Alltoall(MPI.IN_PLACE, data[: counts[turn] * p]), data
+
+
+@form("Reduce_scatter_block in place")
+def reduce_scatter_in_place(comm: MPI.Intracomm) -> Loop:
+    """Sum 1,000 float64 for every rank; the sums grow from turn to turn unless the array is filled again."""
+    data, n = np.ones(1000 * comm.size), comm.size
+    return lambda turn: (data.fill(turn % n), comm.Reduce_scatter_block(MPI.IN_PLACE, data)), data[:1000]
+
+
 @form("Iallreduce and Wait, another size in every call")
 def iallreduce(comm: MPI.Intracomm) -> Loop:
     """Begin the same, and wait."""
@@ -56,6 +71,22 @@ def bcast(comm: MPI.Intracomm) -> Loop:
     """Broadcast a list that has another length each time."""
     receive, counts = np.arange(LARGEST) * (comm.rank == 0), drawn()
     return lambda turn: comm.Bcast([receive, counts[turn], MPI.LONG]), receive
+
+
+@form("Alltoallw, other counts in every call")
+def alltoallw_of_counts(comm: MPI.Intracomm) -> Loop:
+    """Exchange integers with some ranks, bytes with the others."""
+    p, rank = comm.size, comm.rank
+    send, receive = np.arange(500 * p) + rank, np.zeros(500 * p, int)
+    types = [(MPI.LONG, MPI.BYTE)[(rank + other) % 2] for other in range(p)]
+    places = [4000 * other for other in range(p)]
+    counts = [(row[rank], [other[rank] for other in row]) for row in drawn(p, p, most=500)]
+    return (
+        lambda turn: comm.Alltoallw(
+            [send, counts[turn][0], places, types], [receive, counts[turn][1], places, types]
+        ),
+        receive,
+    )
 
 
 @form("Alltoallv, other counts in every call")

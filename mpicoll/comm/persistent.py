@@ -70,7 +70,7 @@ class PersistentCall(ActiveCall):
         self.tags = self.slot.sequence
         self.kernels, self.follows_engine = background.state.generation, state.follows_kernels
         self.own_execution: Any = self.call.prepared.engine.Execution(plan, self.slot.comm, repeated=True)
-        self.own_scratch = state.scratch.take(plan.scratch_bytes) if plan.scratch_bytes else None
+        self.own_scratch = super()._scratch()
 
     def _open_fast_start(self) -> CompiledFastStart | None:
         """Return the fast path of its starts, after binding the execution for all of them; None if it is closed."""
@@ -216,7 +216,7 @@ class PersistentCall(ActiveCall):
             self.fast_start.close()
         self.own_execution.free()
 
-    def _scratch(self, nbytes: int) -> np.ndarray | None:
+    def _scratch(self) -> np.ndarray | None:
         return self.own_scratch
 
     @property

@@ -146,7 +146,7 @@ class Prepared:
     - plan: None if MPI's own collective runs (is_native), or if the plan needs the counts of other ranks
       (needs_counts): then every call gets another Prepared by all ranks' counts, see prepare_with_counts().
     - staged: whether the result is computed in separate memory and copied to the receive buffer.
-    - is_compiled: whether compiled code can run the plan on the caller's buffers.
+    - is_compiled: whether compiled code can run the plan.
     - codec: the codec of messages, None for none.
     - keeps_residual: whether the call writes the error of its codes to the send buffer.
     - seed: the seed of stochastic rounding, None for rounding to nearest.
@@ -169,7 +169,7 @@ class Prepared:
 
     def __post_init__(self) -> None:
         self.is_native = self.plan is None and not self.needs_counts
-        self.is_compiled = self.plan is not None and self.choice.engine == "compiled" and not self.staged
+        self.is_compiled = self.plan is not None and self.choice.engine == "compiled"
 
     def take(self, comm: MPI.Comm) -> Execution:
         """Return an idle execution, or a new one, for the caller to bind."""

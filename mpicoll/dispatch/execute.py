@@ -28,7 +28,7 @@ from .call import Call
 from .check_mode import SignatureExchange, signature
 from .nonfinite import exchange_nonfinite, needs_nonfinite_exchange
 from .prepare import prepare_with_counts
-from .staging import Memory, divide_result, place_buffers
+from .staging import Memory, divide_result, place_buffers, scratch_bytes
 
 _SEED_FACTOR = 0x9E3779B1  # spreads the seeds of consecutive calls
 
@@ -141,7 +141,7 @@ class ActiveCall:
         """Place the buffers, bind an execution, and return the stage that runs the plan."""
         plan = self.call.prepared.plan
         assert plan is not None
-        self.memory = place_buffers(self.call, self.state, self._scratch(plan.scratch_bytes))
+        self.memory = place_buffers(self.call, self.state, self._scratch())
         self.execution = self._execution()
         bases = self.memory.source, self.memory.target, self.memory.scratch_address
         prepared = self.call.prepared
@@ -183,7 +183,8 @@ class ActiveCall:
             call_record = record(self.call, self.sequence, self.execution.progress, times)
             self.state.sinks.append(call_record.with_values(fast_path=self.fast_path, start=self.started))
 
-    def _scratch(self, nbytes: int) -> np.ndarray | None:
+    def _scratch(self) -> np.ndarray | None:
+        nbytes = scratch_bytes(self.call, self.state.rank)
         return self.state.scratch.take(nbytes) if nbytes else None
 
     @property
@@ -204,7 +205,8 @@ class ActiveCall:
 def can_take_fast_path(call: Call) -> bool:
     """Return whether the call needs no copies and no Python code, only messages and kernels."""
     calls_python = call.operator is not None and call.operator.calls_python
-    return runs_in_compiled_code(call) and not calls_python and (call.arguments is None or call.arguments.contiguous)
+    is_contiguous = call.arguments is None or call.arguments.contiguous
+    return runs_in_compiled_code(call) and not calls_python and is_contiguous and not call.prepared.staged
 
 
 def runs_in_compiled_code(call: Call) -> bool:

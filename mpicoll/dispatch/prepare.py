@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 from ..buffers.operators import USER, operator
@@ -26,6 +25,7 @@ from ..selection.select import NATIVE, Choice, choose, native_choice
 from ..selection.uneven import EVEN
 from . import sums
 from .call import Call, Prepared
+from .staging import result_blocks
 
 FLOAT_BYTES = 4
 
@@ -224,7 +224,7 @@ def _lower(
     wide: bool = False,
 ) -> RolledPlan:
     if staged and isinstance(counts, Shares):
-        counts = _staged_shares(counts, state.rank)
+        counts = _staged_shares(call, counts, state.rank)
     unit = call.unit
     if chosen.codec is not None and unit == 1:  # counts are in bytes if the collective does not reduce
         counts, unit = counts // FLOAT_BYTES if isinstance(counts, int) else counts, FLOAT_BYTES
@@ -251,7 +251,7 @@ def _template(state: CommState, key: Hashable, make: Callable[[], Template]) -> 
     return template
 
 
-def _staged_shares(shares: Shares, rank: int) -> Shares:
-    """Return shares whose input is in the receive buffer, and whose output blocks are contiguous in other memory."""
+def _staged_shares(call: Call, shares: Shares, rank: int) -> Shares:
+    """Return shares whose input is in the receive buffer, and whose output blocks are in separate memory."""
     own = shares.recv_at if len(shares.sends) == len(shares.receives) else shares.recv_at[rank : rank + 1]
-    return replace(shares, send_at=own, recv_at=tuple(accumulate(shares.receives, initial=0))[:-1])
+    return replace(shares, send_at=own, recv_at=tuple([at for at, _, _ in result_blocks(call, rank)]))

@@ -15,7 +15,8 @@ from mpi4py import MPI
 from ..buffers.buffer import Buffer
 from ..buffers.vector import Vector
 from ..kernels import reference
-from ..plans.plan import ALIGN, Shares
+from ..kernels.serving import copy_bytes
+from ..plans.plan import ALIGN, Shares, align
 from ..runtime.comm_state import CommState
 from .call import Call
 
@@ -35,8 +36,17 @@ class Memory:
         self.scratch: np.ndarray | None = None
 
 
+def scratch_bytes(call: Call, rank: int) -> int:
+    """Return the bytes of scratch that a call needs: for its plan, and for a result in separate memory."""
+    assert call.prepared.plan is not None
+    nbytes = call.prepared.plan.scratch_bytes
+    if not call.prepared.staged:
+        return nbytes
+    return align(nbytes) + max((at + size for at, _, size in result_blocks(call, rank)), default=0)
+
+
 def place_buffers(call: Call, state: CommState, scratch: np.ndarray | None) -> Memory:
-    """Return the memory of a call, with scratch for its plan, after packing input with holes."""
+    """Return the memory of a call, after packing input with holes. scratch: None if scratch_bytes() is 0."""
     memory, arguments = Memory(), call.arguments
     memory.scratch = scratch
     if scratch is not None:
@@ -45,11 +55,7 @@ def place_buffers(call: Call, state: CommState, scratch: np.ndarray | None) -> M
         return memory
     send, recv = arguments.send, arguments.recv
     if call.prepared.staged:
-        assert recv is not None
-        if isinstance(recv, Vector):
-            _stage_blocks(memory, recv)
-        else:
-            _stage_result(memory, recv, _result_bytes(call, state.rank))
+        _stage_result(memory, call, state.rank)
         if _has_no_result(call, state.rank):
             memory.copy_result = None
     elif call.collective == "bcast":
@@ -111,28 +117,32 @@ def _output(memory: Memory, buffer: Buffer, with_data: bool, read_back: bool = T
         memory.copy_result = lambda: buffer.unpack(packed)
 
 
-def _stage_result(memory: Memory, buffer: Buffer, nbytes: int) -> None:
-    """Use the receive buffer as input; the output is an array of nbytes, copied to the buffer's beginning at last."""
-    result = np.empty(nbytes, np.uint8)
+def _stage_result(memory: Memory, call: Call, rank: int) -> None:
+    """Use the receive buffer as input. The output is in scratch, after the plan's; it is copied at the end."""
+    assert call.arguments is not None and call.arguments.recv is not None and call.prepared.plan is not None
+    buffer, blocks = call.arguments.recv, result_blocks(call, rank)
     packed = None if buffer.contiguous else buffer.pack()
-    memory.keep = [result, packed]
-    memory.source = buffer.address if packed is None else MPI.Get_address(packed)
-    memory.target = MPI.Get_address(result)
+    memory.keep = [packed]
+    memory.source = base = buffer.address if packed is None else MPI.Get_address(packed)
+    memory.target = memory.scratch_address + align(call.prepared.plan.scratch_bytes)
 
     def copy_back() -> None:
-        if packed is None:
-            np.frombuffer(MPI.buffer.fromaddress(buffer.address, nbytes), np.uint8)[:] = result  # type: ignore[call-overload]
-        else:
-            packed[:nbytes] = result
+        for at, place, size in blocks:
+            copy_bytes(base + place, memory.target + at, size)
+        if packed is not None:
             buffer.unpack(packed)
 
     memory.copy_result = copy_back
 
 
-def _stage_blocks(memory: Memory, buffer: Vector) -> None:
-    """Use the receive buffer as input. The output is an array of all blocks, copied to their places at the end."""
-    result = np.empty(buffer.nbytes, np.uint8)
-    memory.keep = [result]
-    memory.source = buffer.address if buffer.contiguous else _packed(memory, buffer)
-    memory.target = MPI.Get_address(result)
-    memory.copy_result = lambda: buffer.unpack(result)
+def result_blocks(call: Call, rank: int) -> list[tuple[int, int, int]]:
+    """Return (offset in the separate memory, offset in the receive buffer, bytes) of each block of a staged result.
+
+    Blocks have the same layout in both; the separate memory begins where the buffer does, or at the first block.
+    """
+    assert call.arguments is not None and call.arguments.recv is not None
+    recv = call.arguments.recv
+    if isinstance(recv, Vector):
+        first = min(0, *recv.at)
+        return [(at - first, at, size) for at, size in zip(recv.at, recv.sizes)]
+    return [(0, 0, _result_bytes(call, rank))]

@@ -29,6 +29,7 @@ from ..selection.uneven import RANKS, skew_limits
 from . import rebind
 from .count_sources import Integers, Side, UnknownCounts, side_of
 from .rebind import NONE, SIDE, SIDES, WORDS
+from .signature import RECV_COUNT, SEND_COUNT
 
 BlockNumbers = dict[Block, int]
 Sides = tuple[Side | None, Side | None]  # to send and to receive
@@ -41,27 +42,24 @@ class AnyCounts:
     """
 
     def __init__(self, state: CommState, call: Call, integers: Integers, details: np.ndarray) -> None:
-        types_differ = call.invocation.method in (ALLTOALLW, NEIGHBOR_ALLTOALLW)
-        if call.prepared.float32_sums or call.arguments is None or types_differ:
-            raise UnknownCounts("the call has no counts, or a datatype for every block")
+        if call.prepared.float32_sums or call.arguments is None:
+            raise UnknownCounts("the call has no counts")
         if is_of_neighbours(call.collective) and state.graph.has_equal_blocks:
             raise UnknownCounts("the choice of algorithm depends on the bytes of one block")
         if not call.arguments.contiguous or integers.words != len(details):
             raise UnknownCounts("buffers have holes")
-        send = side_of(call.invocation.send, call.arguments.send, integers.send)
-        sides = send, side_of(call.invocation.recv, call.arguments.recv, integers.recv)
+        sides = _sides_of(call, integers, state.rank)
         shares = call.counts if isinstance(call.counts, Shares) else None
         if integers.recvcounts is not None:
-            if send is None or not isinstance(integers.recvcounts, (list, tuple)) or {*integers.send} - {None}:
-                raise UnknownCounts("the result is in the place of the vector, or its length is not the array's")
-            sides = replace(send, counts=list(integers.recvcounts), is_full=True), sides[1]
             shares = _shares_of(call, state.rank)
         self.words = np.zeros(WORDS + 2 * rebind.ARRAYS, np.int64)
         self.exists: list[bool] = []  # for all blocks of both sides, whether the neighbour exists
         schedule, template = prepare.template_of_any_counts(state, call)
         if integers.recvcounts is not None and schedule.parts > 1:
             raise UnknownCounts("a schedule cuts shares in parts of whole elements")
-        self._set_sides(sides)
+        self._set_sides(sides, call.arguments.send is None)
+        if call.prepared.staged and sides[1] is not None:
+            self.words[rebind.RESULT_BLOCKS] = 1 if call.collective == "reduce_scatter" else sides[1].blocks
         if shares is not None:
             ends = state.graph.ends(state.rank) if is_of_neighbours(call.collective) else (None, None)
             numbers = self._set_vectors(schedule, state.rank, shares, sides, details, ends)
@@ -94,16 +92,17 @@ class AnyCounts:
             self.execution.plan = replace(self.execution.plan, lanes=lanes, lane_scratch=scratch)
             self.described = bound
 
-    def _set_sides(self, sides: Sides) -> None:
-        first = 0
-        for at, side in zip((SIDES, SIDES + SIDE), sides):
+    def _set_sides(self, sides: Sides, is_in_place: bool) -> None:
+        first, lengths = 0, (RECV_COUNT if is_in_place else SEND_COUNT, RECV_COUNT)
+        for at, side, length in zip((SIDES, SIDES + SIDE), sides, lengths):
             if side is not None:
                 count, place = (
                     NONE if side.is_vector or where is None else where for where in (side.counts, side.displacements)
                 )
                 sizes = side.array.itemsize, side.buffer.facts.extent
                 self.words[at : at + rebind.OFFSET] = (1, side.is_vector, *sizes, side.blocks, first, count, place)
-                self.words[at + rebind.IS_FULL] = side.is_full
+                self.words[at + rebind.IS_FULL], self.words[at + rebind.LENGTH_AT] = side.is_full, length
+                self.words[at + rebind.PLACE_EXTENT] = 1 if side.types else side.buffer.facts.extent
                 first += side.blocks
 
     def _set_equal(
@@ -239,6 +238,7 @@ class AnyCounts:
         if not blocks.keys() >= set(template.blocks):
             raise UnknownCounts("only other ranks know some counts")
         used = [side for side in sides if side is not None]
+        extents = [extent for side in used for extent in side.extents]
         where: list[list[int]] = [[], []]
         for side in used:
             for listed, at in zip(where, (side.counts, side.displacements)):
@@ -246,13 +246,31 @@ class AnyCounts:
         of_entries = {entry: inputs[block] for entry, block in template.input_blocks.items()}
         of_entries |= {entry: outputs[block] for entry, block in template.output_blocks.items()}
         n = len(where[0])
-        own: list[Any] = [*where, [0] * n, [0] * n]
+        own: list[Any] = [extents, *where, [0] * n, [0] * n]
         rest: list[Any] = [list(of_entries), [blocks[block] for block in template.blocks], list(of_entries.values())]
         of_binding = self.binding.sizes, self.binding.places
         make = lambda numbers: np.array(numbers, np.int64)
         self.arrays = [*map(make, own), *of_binding, *map(make, [*rest, self.exists]), mask]
         self.words[WORDS:] = addresses(*self.arrays[:-1]).ravel()
         self.words[rebind.MASK] = address_of(mask)
+
+
+def _sides_of(call: Call, integers: Integers, rank: int) -> Sides:
+    """Return the sides of a call. If its result is staged, both may be in the receive array."""
+    assert call.arguments is not None
+    types_differ = call.invocation.method in (ALLTOALLW, NEIGHBOR_ALLTOALLW)
+    send = side_of(call.invocation.send, call.arguments.send, integers.send, types_differ)
+    recv = side_of(call.invocation.recv, call.arguments.recv, integers.recv, types_differ)
+    if integers.recvcounts is not None:
+        vector, message = (recv, integers.recv) if send is None else (send, integers.send)
+        if vector is None or not isinstance(integers.recvcounts, (list, tuple)) or {*message} - {None}:
+            raise UnknownCounts("the length of the vector is not the array's")
+        if send is None:
+            recv = replace(vector, counts=integers.recvcounts[rank])
+        send = replace(vector, counts=list(integers.recvcounts), is_full=True)
+    elif call.prepared.staged and isinstance(call.counts, Shares):
+        send = recv
+    return send, recv
 
 
 def _shares_of(call: Call, rank: int) -> Shares:

@@ -38,7 +38,7 @@ def with_counts(state: CommState, call: Call, sides: Sides) -> tuple[CachedCall,
     execution = compiled.Execution(plan, state.comm)
     execution.bind(0, (0, 0, 0), execute.kernel_args(call, state.size))
     needed = plan.scratch_bytes
-    if call.arguments is not None and not call.arguments.contiguous:
+    if call.prepared.staged or (call.arguments is not None and not call.arguments.contiguous):
         packed = PackedBuffers(call, state.rank, needed)
         needed = packed.nbytes
         state.scratch.give_back(state.scratch.take(needed))  # keep this much: the slow path packs into other memory
@@ -50,7 +50,9 @@ def with_counts(state: CommState, call: Call, sides: Sides) -> tuple[CachedCall,
 def with_any_counts(state: CommState, call: Call, integers: Integers) -> tuple[CachedCall, np.ndarray]:
     """Return a cached call for any counts, and its row. Raises UnknownCounts."""
     any_counts = AnyCounts(state, call, integers, call.key.details)
-    return _make(state, call, call.key.any_words, UNBOUND, any_counts.execution, any_counts.nbytes, any_counts)
+    packed = PackedBuffers(call, state.rank, 0) if call.prepared.staged else None
+    nbytes = any_counts.nbytes
+    return _make(state, call, call.key.any_words, UNBOUND, any_counts.execution, nbytes, any_counts, packed)
 
 
 def _make(

@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..buffers.buffer import Buffer
+from ..buffers.datatypes import TypeFacts, facts
 from ..buffers.vector import Vector
 from ..dispatch.methods import Invocation
 
@@ -71,6 +72,7 @@ class Integers:
 class Side:
     """The send or receive side of a call: its buffer, the array that contains it, and the indices of its counts.
 
+    types: one for every block, if the call has a list of datatypes, and thus displacements in bytes.
     is_full: whether the blocks must fill the array.
     """
 
@@ -78,7 +80,13 @@ class Side:
     array: np.ndarray
     counts: Indices
     displacements: Indices
+    types: Sequence[TypeFacts] = ()
     is_full: bool = False
+
+    @property
+    def extents(self) -> list[int]:
+        """Return the extent of an element of every block."""
+        return [known.extent for known in self.types] or [self.buffer.facts.extent] * self.blocks
 
     @property
     def is_vector(self) -> bool:
@@ -103,9 +111,13 @@ class Side:
 
         Sizes and offsets are in bytes. Raises UnknownCounts if the details give others.
         """
-        extent, n = self.buffer.facts.extent, self.blocks
-        lengths = [self.array.nbytes // n] if self.counts is None else _bytes_of(self.counts, details, extent)
-        offsets = [0] if self.displacements is None else _bytes_of(self.displacements, details, extent)
+        if not all(known.extent == known.size > 0 for known in self.types or [self.buffer.facts]):
+            raise UnknownCounts("elements have holes or no data")
+        extents, n = self.extents, self.blocks
+        lengths = [self.array.nbytes // n] if self.counts is None else _bytes_of(self.counts, details, extents)
+        offsets = [0]
+        if self.displacements is not None:
+            offsets = _bytes_of(self.displacements, details, [1] * n if self.types else extents)
         if not self.is_vector:
             lengths = lengths * n
         if len(offsets) < n:
@@ -113,14 +125,12 @@ class Side:
         for i, size, place in zip(numbers, sizes, places, strict=True):
             if lengths[i] != size or (size and offsets[i] != self.offset + place):
                 raise UnknownCounts("the details give other blocks")
-        if self.buffer.facts.size != extent or extent <= 0:
-            raise UnknownCounts("elements have holes or no data")
 
 
-def side_of(message: Any, buffer: Buffer | None, integers: list[Any]) -> Side | None:
+def side_of(message: Any, buffer: Buffer | None, integers: list[Any], has_types: bool) -> Side | None:
     """Return a side of a call from its message, parsed buffer and integers; None if it has no array.
 
-    Raises UnknownCounts.
+    has_types: whether the message ends with a datatype for every block. Raises UnknownCounts.
     """
     array = message[0] if isinstance(message, (list, tuple)) else message
     if buffer is None or not isinstance(array, np.ndarray):
@@ -133,12 +143,13 @@ def side_of(message: Any, buffer: Buffer | None, integers: list[Any]) -> Side | 
     counts, displacements = _indices(counts), _indices(displacements)
     if displacements is not None and isinstance(counts, list) != isinstance(displacements, list):
         raise UnknownCounts("counts and displacements are not both lists or both single")
-    return Side(buffer, array, counts, displacements)
+    types = [facts(datatype) for datatype in message[-1]] if has_types else []
+    return Side(buffer, array, counts, displacements, types)
 
 
-def _bytes_of(places: int | list[int], details: np.ndarray, extent: int) -> list[int]:
+def _bytes_of(places: int | list[int], details: np.ndarray, extents: Sequence[int]) -> list[int]:
     """Return counts of elements among the details in bytes."""
-    return [int(details[at]) * extent for at in (places if isinstance(places, list) else [places])]
+    return [int(details[at]) * x for at, x in zip(places if isinstance(places, list) else [places], extents)]
 
 
 def _indices(of: Any) -> Indices:

@@ -35,6 +35,7 @@ from ..engines.compiled import (
     line_of,
 )
 from ..kernels import clock, memory
+from ..kernels import pack as copies
 from ..kernels.background import Request, instead_of
 from ..kernels.cache import native
 from ..kernels.deferred import njit
@@ -120,11 +121,13 @@ def bind_counts(context, row):  # type: ignore[no-untyped-def]
     for s in range(2):
         side = rebind.SIDES + s * rebind.SIDE
         nbytes = context[field.KEY + (RECV_COUNT if s else SEND_COUNT)] * words[side + rebind.ITEMSIZE]
-        row[SEND_BYTES + s] = nbytes if words[side + rebind.IS_USED] else 0
+        row[SEND_BYTES + s] = max(nbytes, 0) if words[side + rebind.IS_USED] else 0
         row[SEND_OFFSET + s] = words[side + rebind.OFFSET]
     row[SPIN_NS], row[ROW_BYTES] = spin.spin_budget(words[rebind.NBYTES]), words[rebind.NBYTES]
     geometry = line(words[rebind.GEOMETRY], rebind.LANE_SCRATCH + 1)
     row[SCRATCH_NEEDED] = geometry[rebind.LANE_SCRATCH] * min(geometry[rebind.LANES], words[rebind.WINDOW])
+    if row[PACKS] != 0:
+        row[SCRATCH_NEEDED] = pack.place_result(row[PACKS], at, row[SCRATCH_NEEDED])
 
 
 @njit
@@ -315,7 +318,7 @@ def _definition(function: Callable[..., Any]) -> _Definition:
     with _lock:
         if function not in _defined:
             own = field, outcome, pack, rebind, recipe, recipe_table, history_rows, ring_rows, signature, sites, spin
-            modules = *own, clock, compiled, counters, events, history, ring, plan, memory, progress
+            modules = *own, clock, compiled, copies, counters, events, history, ring, plan, memory, progress
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)

@@ -1,4 +1,4 @@
-"""Make the words by which pack.py packs and unpacks buffers with holes."""
+"""Make the words by which pack.py packs and unpacks buffers with holes, and copies in-place results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,25 @@ from ..buffers.buffer import Buffer, ScatteredBuffer
 from ..buffers.packing import ByRuns
 from ..buffers.vector import Vector
 from ..dispatch.call import Call
+from ..dispatch.staging import result_blocks
 from ..kernels.memory import address_of
-from ..kernels.serving import pack_elements, unpack_elements
-from ..plans.plan import ALIGN
-from .pack import AFTER, BEFORE, BLOCK, HEADER, NOT_PACKED, PACK, SCRATCH, SEND_AT, SEND_DATA, UNPACK
+from ..kernels.serving import copy_bytes, pack_elements, unpack_elements
+from ..plans.plan import align
+from .pack import (
+    AFTER,
+    BEFORE,
+    BLOCK,
+    HEADER,
+    IN_SEND_ARRAY,
+    INPUT_AT,
+    NOT_PACKED,
+    PACK,
+    RECV_AT,
+    SCRATCH,
+    SEND_AT,
+    SEND_DATA,
+    UNPACK,
+)
 
 
 class PackedBuffers:
@@ -30,19 +45,26 @@ class PackedBuffers:
         header[[PACK, UNPACK]] = pack_elements.address, unpack_elements.address
         before: list[tuple[int, ...]] = []
         after: list[tuple[int, ...]] = []
-        self.nbytes = -(-behind // ALIGN) * ALIGN
+        header[[INPUT_AT, SEND_AT, RECV_AT]] = IN_SEND_ARRAY, NOT_PACKED, NOT_PACKED
+        self.nbytes = align(behind)
         messages = call.invocation.send, call.invocation.recv
+        if call.prepared.staged:
+            assert recv is not None
+            first = recv.address - MPI.Get_address(_array_in(messages[1]))
+            header[INPUT_AT], header[RECV_AT] = first, self.nbytes
+            results = result_blocks(call, rank)
+            after = [(at, 1, first + place, size, 1, 0) for at, place, size in results if has_result]
+            self.nbytes = max(self.nbytes, *(self.nbytes + at + size for at, _, size in results))
         for side, (buffer, message) in enumerate(zip((None if is_bcast else send, recv), messages)):
-            header[SEND_AT + side] = NOT_PACKED
             if buffer is None or buffer.contiguous:
                 continue
             header[SEND_AT + side] = self.nbytes
-            blocks = [(*block[:1], side, *block[1:]) for block in self._blocks(buffer, message[0])]
-            self.nbytes += -(-buffer.packed_nbytes // ALIGN) * ALIGN
+            words = self._words(side, buffer, _array_in(message))
+            self.nbytes += align(buffer.packed_nbytes)
             if side == 0 or (is_root if is_bcast else call.keeps_output):
-                before += blocks
+                before += words
             if side == 1 and (not is_root if is_bcast else has_result):
-                after += blocks
+                after += words
         header[[BEFORE, AFTER]] = len(before), len(after)
         self.words = np.concatenate([header, np.array(before + after, np.int64).reshape(-1)])
         self.at = address_of(self.words)
@@ -52,25 +74,36 @@ class PackedBuffers:
         header, blocks = self.words[:HEADER], self.words[HEADER:].reshape(-1, BLOCK)
         for at, side, place, *elements in blocks[header[BEFORE] :].tolist():
             packed, base = int(header[SCRATCH] + header[SEND_AT + side]) + at, int(header[SEND_DATA + side]) + place
-            unpack_elements(packed, base, *elements)
+            if elements[-1] == 0:
+                copy_bytes(base, packed, elements[0])
+            else:
+                unpack_elements(packed, base, *elements)
 
-    def _blocks(self, buffer: Buffer, array: np.ndarray) -> list[tuple[int, ...]]:
-        """Return (packed offset, offset, elements, extent, layout) of every block that is not empty."""
+    def _words(self, side: int, buffer: Buffer, array: np.ndarray) -> list[tuple[int, ...]]:
+        """Return the words of the blocks of a buffer that are not empty."""
         first = buffer.address - MPI.Get_address(array)
-        listed: list[tuple[int, int, int, Any]]  # the last is a ByRuns
+        blocks: list[tuple[int, int, int, Any]]  # the last is a ByRuns
         if isinstance(buffer, Vector):
             known = zip(buffer.at, buffer.offsets, buffer.counts, buffer.types, buffer.sizes)
-            listed = [(at, place, n, buffer.packers[id(facts)]) for at, place, n, facts, size in known if size]
+            blocks = [(at, place, n, buffer.packers[id(facts)]) for at, place, n, facts, size in known if size]
         else:
             assert isinstance(buffer, ScatteredBuffer)
-            listed = [(0, 0, buffer.elements, buffer.packer)]
-        self.keep += [packer for *_, packer in listed]
-        return [(at, first + place, n, packer.extent, packer.runs.layout.address) for at, place, n, packer in listed]
+            blocks = [(0, 0, buffer.elements, buffer.packer)]
+        self.keep += [packer for *_, packer in blocks]
+        return [(at, side, first + place, n, by.extent, by.runs.layout.address) for at, place, n, by in blocks]
+
+
+def _array_in(message: Any) -> np.ndarray:
+    """Return the array of a buffer argument."""
+    array: np.ndarray = message[0] if isinstance(message, (list, tuple)) else message
+    return array
 
 
 def are_packable(call: Call) -> bool:
-    """Return whether compiled code can pack and unpack the buffers of a call."""
+    """Return whether compiled code can pack and unpack the buffers of a call, and copy its result if it is staged."""
     arguments = call.arguments
+    if call.prepared.staged:
+        return arguments is not None and arguments.contiguous
     return arguments is None or all(
         buffer is None or buffer.contiguous or _is_packable(buffer) for buffer in (arguments.send, arguments.recv)
     )

@@ -16,21 +16,25 @@ from ..engines.compiled import line_of
 from ..kernels.deferred import njit
 from ..kernels.memory import call_long, line, table
 from . import context as field
-from .signature import RECV_COUNT, SEND_COUNT
 
 # words of the call; then, from SIDES on, SIDE words for the send side and SIDE words for the receive side
 (MASK, HAS_VECTORS, IS_SENT_ONLY, UNIT, PARTS, SHARES, MIN_BYTES, MAX_BYTES, MIN_BLOCK, MAX_BLOCK) = range(10)
 (SLICE, WINDOW, NBYTES, LONGEST, UNITS, BOUND, GEOMETRY, BIND, BINDING, OWN_SENT, OWN_RECEIVED) = range(10, 21)
-(LOW_PEAK, HIGH_PEAK, PEAK_RANKS, SIDES) = range(21, 25)  # the class of shares: PEAK_RANKS is twice p, 0 for any class
-IS_USED, IS_VECTOR, ITEMSIZE, EXTENT, BLOCKS, FIRST, COUNT_AT, PLACE_AT, OFFSET, IS_FULL, SIZE, SIDE = range(12)
+(LOW_PEAK, HIGH_PEAK, PEAK_RANKS, RESULT_BLOCKS, SIDES) = range(21, 26)
+(IS_USED, IS_VECTOR, ITEMSIZE, EXTENT, BLOCKS, FIRST, COUNT_AT, PLACE_AT, OFFSET) = range(9)
+(IS_FULL, PLACE_EXTENT, LENGTH_AT, SIZE, SIDE) = range(9, 14)
 WORDS = SIDES + 2 * SIDE
 # SHARES: how often NBYTES, as selection counts bytes, has a block's; NONE if it has one block's
-# arrays, as (address, length), from WORDS on. For all blocks of both sides: indices of counts and of displacements in
-# the details, lengths, offsets. For the template: sizes, places, entries of the blocks that the plan uses; then, for
-# every size and every such entry, the index of its block among both sides' blocks (times PARTS, plus its part), or of
-# its part of the vector; last, for all blocks of both sides, 0 if the neighbour does not exist, else 1
-(COUNTS_AT, PLACES_AT, LENGTHS, OFFSETS, SIZES, PLACES, ENTRIES, SIZE_FROM, PLACE_FROM, EXISTS) = range(10)
-ARRAYS = 10
+# PEAK_RANKS: twice p if the class of shares matters, between LOW_PEAK and HIGH_PEAK; 0 for any class
+# RESULT_BLOCKS: how many of the receive side's blocks the result has
+# LENGTH_AT: the word of the key with the length of a side's array; PLACE_EXTENT: the bytes of a unit of displacements
+# arrays, as (address, length), from WORDS on. For all blocks of both sides: extents of elements, indices of counts and
+# of displacements in the details, lengths, offsets. For the template: sizes, places, entries of the blocks that the
+# plan uses; then, for every size and every such entry, the index of its block among both sides' blocks (times PARTS,
+# plus its part), or of its part of the vector; last, for all blocks of both sides, 0 if the neighbour does not exist,
+# else 1
+(EXTENTS, COUNTS_AT, PLACES_AT, LENGTHS, OFFSETS, SIZES, PLACES, ENTRIES, SIZE_FROM, PLACE_FROM, EXISTS) = range(11)
+ARRAYS = 11
 LANES, LANE_SCRATCH = 1, 3  # indices in a plan's geometry (see engines/local_ops.py)
 MAX_COMPARED = 64  # blocks to receive that are compared for overlap if they are not in order
 NONE = -1  # no integer: the count follows from the array; blocks without displacements are contiguous
@@ -56,21 +60,24 @@ def locate_equal_blocks(words, side, nbytes, details):  # type: ignore[no-untype
 @njit
 def locate_vector(words, side, arrays, nbytes, details):  # type: ignore[no-untyped-def]
     """Set lengths and offsets of a side with blocks of different sizes; return whether they are within its array."""
-    first, extent, end = words[side + FIRST], words[side + EXTENT], 0
-    most = nbytes // extent
-    counts_at, places_at = line_of(arrays, COUNTS_AT), line_of(arrays, PLACES_AT)
+    first, place_extent, extent, most, end = words[side + FIRST], words[side + PLACE_EXTENT], 0, 0, 0
+    last_place = nbytes // place_extent
+    extents, counts_at, places_at = line_of(arrays, EXTENTS), line_of(arrays, COUNTS_AT), line_of(arrays, PLACES_AT)
     lengths, offsets = line_of(arrays, LENGTHS), line_of(arrays, OFFSETS)
     words[side + OFFSET] = 0
     for i in range(first, first + words[side + BLOCKS]):
         n = details[counts_at[i]]
+        if extents[i] != extent:
+            extent = extents[i]
+            most = nbytes // extent
         if n < 0 or n > most:
             return False
         lengths[i], offsets[i] = n * extent, end
         if places_at[i] != NONE and n > 0:
             place = details[places_at[i]]
-            if place < 0 or place > most:
+            if place < 0 or place > last_place:
                 return False
-            offsets[i] = place * extent
+            offsets[i] = place * place_extent
         end = offsets[i] + lengths[i]
         if end > nbytes:
             return False
@@ -100,7 +107,7 @@ def fits(context, at):  # type: ignore[no-untyped-def]
     for s in range(2):
         side = SIDES + s * SIDE
         if words[side + IS_USED]:
-            nbytes = context[field.KEY + (RECV_COUNT if s else SEND_COUNT)] * words[side + ITEMSIZE]
+            nbytes = context[field.KEY + words[side + LENGTH_AT]] * words[side + ITEMSIZE]
             if words[side + IS_VECTOR]:
                 right = locate_vector(words, side, arrays, nbytes, details)
             else:

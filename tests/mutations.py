@@ -425,7 +425,6 @@ MUTATIONS = [
             ("rebind", "        if extents[i] != extent:\n", "        if i == first:\n"),
             ("rebind", "offsets[i] = place * place_extent", "offsets[i] = place * extent"),
             ("pack", "header[RECV_AT] = words[side + rebind.OFFSET], ", "header[RECV_AT] = 0, "),
-            ("pack", "blocks[i, OFFSET], blocks[i, ELEMENTS] = header[INPUT_AT], result", "pass"),
             ("pack", "            blocks[i, ELEMENTS] = lengths[first + i]\n", ""),
             ("packed_buffers", "for at, place, size in results if has_result", "for at, place, size in results"),
             ("any_counts", "RECV_COUNT if is_in_place else SEND_COUNT", "SEND_COUNT"),

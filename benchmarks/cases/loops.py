@@ -54,9 +54,14 @@ def alltoall_in_place(comm: MPI.Intracomm) -> Loop:
 
 @form("Reduce_scatter_block in place")
 def reduce_scatter_in_place(comm: MPI.Intracomm) -> Loop:
-    """Sum 1,000 float64 for every rank; the sums grow from turn to turn unless the array is filled again."""
+    """Sum 1,000 float64 for every rank, after filling the array."""
     data, n = np.ones(1000 * comm.size), comm.size
-    return lambda turn: (data.fill(turn % n), comm.Reduce_scatter_block(MPI.IN_PLACE, data)), data[:1000]
+
+    def call(turn: int) -> None:
+        data.fill(turn % n)
+        comm.Reduce_scatter_block(MPI.IN_PLACE, data)
+
+    return call, data[:1000]
 
 
 @form("Iallreduce and Wait, another size in every call")

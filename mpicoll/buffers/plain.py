@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 _DTYPES = {code: np.dtype(code) for code in "?bBhHiIlLqQfd"}  # by format, where mpi4py's datatype is that of both
+_NO_ARRAY = object()
 _KNOWN = (np.ndarray, type(None), type(MPI.IN_PLACE), type(MPI.BOTTOM))
 
 
@@ -18,22 +19,22 @@ def plain_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """
     send, recv, *rest = arguments
     plain_send, plain_recv = _plain(send, writable=False), _plain(recv, writable=True)
-    if plain_send is None or plain_recv is None or (plain_send is send and plain_recv is recv):
+    if plain_send is _NO_ARRAY or plain_recv is _NO_ARRAY or (plain_send is send and plain_recv is recv):
         return None
     return plain_send, plain_recv, *rest
 
 
 def _plain(message: Any, writable: bool) -> Any:
-    """Return a buffer, or a list that begins with one, with an array for the buffer; None if there can be none."""
+    """Return a buffer, or a list that begins with one, with an array for the buffer; _NO_ARRAY if there can be none."""
     is_list = isinstance(message, (list, tuple))
     if is_list and len(message) < 2:
-        return None
+        return _NO_ARRAY
     buffer = message[0] if is_list else message
     if type(buffer) in _KNOWN:
         return message
     array = _array(buffer)
     if array is None or not array.flags.c_contiguous or not (array.flags.writeable or not writable):
-        return None
+        return _NO_ARRAY
     return [array, *message[1:]] if is_list else array
 
 

@@ -27,6 +27,8 @@ from .packed_buffers import PackedBuffers
 from .spin import spin_budget_ns
 from .table import CachedCall
 
+MAX_DTYPES = 256  # that are kept; programs that make a dtype for every call would fill memory
+_kept_dtypes: dict[int, np.dtype] = {}
 Sides = tuple[tuple[int, int], tuple[int, int]]
 UNBOUND = (0,) * 6  # columns that bind_counts() sets, in a row for any counts
 
@@ -89,9 +91,9 @@ def _make(
     return cached, row
 
 
-def have_unique_objects(invocation: Invocation) -> bool:
-    """Return whether every dtype, datatype and typecode in the arguments is the only object of its value."""
-    return all(map(_has_unique_object, (invocation.send, invocation.recv, invocation.counts)))
+def have_lasting_objects(invocation: Invocation) -> bool:
+    """Return whether no dtype, datatype or typecode in the arguments can be freed, with another object in its place."""
+    return all(map(_lasts, (invocation.send, invocation.recv, invocation.counts)))
 
 
 def sides(call: Call) -> Sides:
@@ -127,13 +129,17 @@ def _referenced(leaf: str | MPI.Datatype) -> object:
     return known, known.alike
 
 
-def _has_unique_object(thing: Any) -> bool:
-    """Return whether the dtypes and datatypes in an argument are the only objects of their values.
+def _lasts(thing: Any) -> bool:
+    """Return whether the dtypes and datatypes in an argument last as long as the process.
 
-    NumPy's and MPI's predefined ones are. For a datatype that the program made, the only object is its facts.
+    NumPy's and MPI's predefined ones do, and the first structured dtypes do from now on. For a datatype that the
+    program made, the key has its facts.
     """
     if isinstance(thing, np.ndarray):
-        return thing.dtype.isbuiltin != 0 and thing.dtype is np.dtype(thing.dtype.type)
+        known, dtype = _kept_dtypes.get(id(thing.dtype)), thing.dtype
+        if known is None and len(_kept_dtypes) < MAX_DTYPES:
+            known = _kept_dtypes[id(dtype)] = dtype
+        return known is not None
     if isinstance(thing, (list, tuple)):
-        return all(type(item) is int or _has_unique_object(item) for item in thing)
+        return all(type(item) is int or _lasts(item) for item in thing)
     return not isinstance(thing, MPI.Datatype) or id(thing) in DATATYPES or not facts(thing).predefined

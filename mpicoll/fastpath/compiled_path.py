@@ -119,8 +119,7 @@ class CompiledFastPath:
         """Serve calls of this kind from now on, if it has a key and the last such call had the same plan.
 
         If the last one had other counts, serve calls of all counts that have the same choice and template. A key
-        contains addresses of objects, so every dtype, datatype and root in the arguments must be the only object of its
-        value.
+        contains addresses of objects, so no dtype, datatype or root in the arguments may be freed while it is in use.
         """
         key, invocation, prepared = call.key, call.invocation, call.prepared
         if key is None:
@@ -129,7 +128,7 @@ class CompiledFastPath:
         assert plan is not None
         if call.arguments and call.arguments.shared_buffer is not None and not key.words[signature.SAME_ADDRESS]:
             return  # a call with the same key need not be in place
-        if plan.nbytes > MAX_PLAN_BYTES or not cached_calls.have_unique_objects(invocation):
+        if plan.nbytes > MAX_PLAN_BYTES or not cached_calls.have_lasting_objects(invocation):
             return
         if self._insert_any_counts(call, key):
             return

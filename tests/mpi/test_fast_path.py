@@ -28,7 +28,7 @@ from mpicoll.errors import (
     RequestError,
     RootError,
 )
-from mpicoll.fastpath import compiled_path, entry, signature, spin
+from mpicoll.fastpath import cached_calls, compiled_path, entry, signature, spin
 from mpicoll.fastpath import context as field
 from mpicoll.plans import plan
 from mpicoll.runtime import cache
@@ -334,6 +334,59 @@ def test_other_buffers_take_the_fast_path_as_arrays(ours, comm, kind, form):
     may_be_written = kind != "DLPack" or np.from_dlpack(np.zeros(1)).flags.writeable    # not in old NumPy
     if may_be_written and (form == BLOCKING or comm.size == 1):     # else the call before may be in flight
         assert records[AGAIN].fast_path and records[-1].fast_path
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_one_other_buffer_takes_the_fast_path_too(ours, comm, kind):
+    """A broadcast has no second buffer, and ranks other than the root of a gather none to receive."""
+    may_be_written = kind != "DLPack" or np.from_dlpack(np.zeros(1)).flags.writeable
+    with ours.trace() as records:
+        for i in range(AGAIN + 1):
+            sent = BUFFERS[kind](NUMBERS * i if comm.rank == 0 else np.zeros(4))
+            if may_be_written:
+                ours.Bcast(sent)
+                assert _memory(sent) == (NUMBERS * i).tobytes()
+    assert records[-1].fast_path if may_be_written else not records
+    with ours.trace() as records:
+        for i in range(AGAIN + 1):
+            gathered = np.zeros(4 * comm.size) if comm.rank == 0 else None
+            ours.Gather(BUFFERS[kind](NUMBERS * (comm.rank + i)), gathered)
+            if gathered is not None:
+                assert (gathered.reshape(-1, 4) == [NUMBERS * (rank + i) for rank in range(comm.size)]).all()
+    assert records[-1].fast_path
+
+
+PAIRS = np.dtype([("value", "d"), ("place", "i")], align=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "datatype", "op"),
+    [("i4,f8", MPI.BYTE, MPI.BOR), (">f8", MPI.BYTE, MPI.BOR), (PAIRS, MPI.DOUBLE_INT, MPI.MAXLOC)],
+    ids=["structured", "big-endian", "pairs"],
+)
+def test_arrays_of_other_dtypes_with_a_datatype(ours, comm, dtype, datatype, op):
+    """Structured arrays take the fast path, sent as bytes or as MPI's pairs."""
+    dtype, rng = np.dtype(dtype), np.random.default_rng(comm.rank)
+    with ours.trace() as records:
+        for n in (5, 5, 5, 5, 7, 3, 4):
+            send, results = np.zeros(n, dtype), [np.zeros(n, dtype) for _ in range(2)]
+            if dtype.names == PAIRS.names:
+                send["value"], send["place"] = rng.integers(0, 3, n), comm.rank
+            else:
+                send.view(np.uint8)[:] = rng.integers(0, 255, send.nbytes)
+            for on, result in zip((ours, comm), results):
+                on.Allreduce([send, datatype], [result, datatype], op)
+            assert results[0].tobytes() == results[1].tobytes()
+    assert records[3].fast_path and (records[-1].fast_path or datatype != MPI.BYTE)
+
+
+def test_dtypes_that_are_made_for_every_call(ours):
+    """Each is another object; those that are kept for the fast path are a limited number."""
+    for i in range(300):
+        data = np.full(4, 7, [("a", "i4"), ("b", "i4")])
+        ours.Bcast([data, MPI.BYTE])
+        assert data["a"].tolist() == [7] * 4
+    assert len(cached_calls._kept_dtypes) <= cached_calls.MAX_DTYPES
 
 
 def test_buffers_without_a_type_have_the_builtins(ours, comm):

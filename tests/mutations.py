@@ -444,13 +444,15 @@ MUTATIONS = [
     *(
         Mutation(f"mpicoll/{name}.py", before, after, f"mpi/test_{tests}.py")
         for name, before, after, tests in (
-            ("fastpath/pack", "scratch + header[SEND_AT + side]", "scratch + header[SEND_AT]", "holes"),
+            ("fastpath/pack", "[SCRATCH] + header[SEND_AT + side]\n", "[SCRATCH] + header[SEND_AT]\n", "holes"),
             ("fastpath/packed_buffers", "(is_root if is_bcast else call.keeps_output)", "is_root", "holes"),
             ("fastpath/signature", "        return load(attribute)\n", "        return thing\n", "holes"),
             ("fastpath/signature", "else facts_of_recipe(context, handle)\n", "else thing\n", "holes"),
             ("fastpath/recipe", "slot[LENGTH] != 0 and is_committed(context, handle)", "slot[LENGTH] != 0", "holes"),
             ("fastpath/compiled_path", "if cached.packed is not None and scratch is not None:", "if False:", "holes"),
             ("fastpath/entry", "        if row[PACKS] != 0:", "        if False:", "holes"),
+            ("fastpath/entry", "        if context[field.PACKS] != 0:", "        if 0 != 0:", "holes"),
+            ("comm/persistent", "self.memory.copy_result = self.fast_start.packed.unpack", "pass", "holes"),
             ("fastpath/signature", "handle_of(context, op) == context[field.OP_NULL]", "False", "user_operators"),
             ("fastpath/signature", "not is_predefined(context, op)", "0 != 0", "user_operators"),
             ("fastpath/entry", "(errors != 0 and load(errors) != 0)", "False", "user_operators"),

@@ -84,7 +84,7 @@ class PersistentCall(ActiveCall):
         words = RowWords(ids, self.sequence | history.number, with_root(0, passed.root), passed.nbytes)
         common = record(call, self.sequence)
         fast_start: CompiledFastStart | None
-        fast_start = self.state.fast_path.open_start(self.own_execution, started, words, common)
+        fast_start = self.state.fast_path.open_start(call, self.own_execution, started, words, common)
         return fast_start
 
     def update_kernels(self) -> bool:
@@ -147,6 +147,8 @@ class PersistentCall(ActiveCall):
         if outcome == Outcome.NOT_SERVED:
             return self.start
         if outcome == Outcome.IN_PROGRESS:
+            if self.fast_start is not None and self.fast_start.packed is not None and self.memory is not None:
+                self.memory.copy_result = self.fast_start.packed.unpack
             return lambda: PlanStage(self.own_execution)
         return lambda: FailedStage(self.own_execution, -outcome)
 

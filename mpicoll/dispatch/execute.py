@@ -203,10 +203,9 @@ class ActiveCall:
 
 
 def can_take_fast_path(call: Call) -> bool:
-    """Return whether the call needs no copies and no Python code, only messages and kernels."""
+    """Return whether the call needs no Python code, only messages and kernels."""
     calls_python = call.operator is not None and call.operator.calls_python
-    is_contiguous = call.arguments is None or call.arguments.contiguous
-    return runs_in_compiled_code(call) and not calls_python and is_contiguous and not call.prepared.staged
+    return runs_in_compiled_code(call) and not calls_python
 
 
 def runs_in_compiled_code(call: Call) -> bool:

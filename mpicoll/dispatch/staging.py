@@ -124,11 +124,11 @@ def _stage_result(memory: Memory, call: Call, rank: int) -> None:
     packed = None if buffer.contiguous else buffer.pack()
     memory.keep = [packed]
     memory.source = base = buffer.address if packed is None else MPI.Get_address(packed)
-    memory.target = memory.scratch_address + align(call.prepared.plan.scratch_bytes)
+    memory.target = result = memory.scratch_address + align(call.prepared.plan.scratch_bytes)
 
-    def copy_back() -> None:
+    def copy_back() -> None:  # without a reference to `memory`, which would be a cycle
         for at, place, size in blocks:
-            copy_bytes(base + place, memory.target + at, size)
+            copy_bytes(base + place, result + at, size)
         if packed is not None:
             buffer.unpack(packed)
 

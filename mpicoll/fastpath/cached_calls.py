@@ -23,7 +23,7 @@ from . import recipe_table
 from .any_counts import AnyCounts
 from .context import DATATYPES
 from .count_sources import Integers
-from .packed_buffers import PackedBuffers
+from .packed_buffers import PackedBuffers, needs_packing
 from .spin import spin_budget_ns
 from .table import CachedCall
 
@@ -40,8 +40,8 @@ def with_counts(state: CommState, call: Call, sides: Sides) -> tuple[CachedCall,
     execution = compiled.Execution(plan, state.comm)
     execution.bind(0, (0, 0, 0), execute.kernel_args(call, state.size))
     needed = plan.scratch_bytes
-    if call.prepared.staged or (call.arguments is not None and not call.arguments.contiguous):
-        packed = PackedBuffers(call, state.rank, needed)
+    if needs_packing(call):
+        packed = PackedBuffers.of_arrays(call, state.rank, needed)
         needed = packed.nbytes
         state.scratch.give_back(state.scratch.take(needed))  # keep this much: the slow path packs into other memory
     sizes, offsets = zip(*sides)
@@ -52,7 +52,7 @@ def with_counts(state: CommState, call: Call, sides: Sides) -> tuple[CachedCall,
 def with_any_counts(state: CommState, call: Call, integers: Integers) -> tuple[CachedCall, np.ndarray]:
     """Return a cached call for any counts, and its row. Raises UnknownCounts."""
     any_counts = AnyCounts(state, call, integers, call.key.details)
-    packed = PackedBuffers(call, state.rank, 0) if call.prepared.staged else None
+    packed = PackedBuffers.of_arrays(call, state.rank, 0) if call.prepared.staged else None
     nbytes = any_counts.nbytes
     return _make(state, call, call.key.any_words, UNBOUND, any_counts.execution, nbytes, any_counts, packed)
 

@@ -34,7 +34,7 @@ from . import cached_calls, entry, signature, sites
 from . import context as field
 from .count_sources import Integers, UnknownCounts
 from .outcome import Outcome
-from .packed_buffers import are_packable
+from .packed_buffers import PackedBuffers, are_packable, needs_packing
 from .start import CompiledFastStart
 from .table import CachedCall, Key, Stats, Table
 
@@ -258,11 +258,17 @@ class CompiledFastPath:
         self.context[field.OUTCOME] = Outcome.NOT_SERVED
 
     def open_start(
-        self, execution: compiled.Execution, started: np.ndarray, words: RowWords, record: Record
+        self, call: Call, execution: compiled.Execution, started: np.ndarray, words: RowWords, record: Record
     ) -> CompiledFastStart | None:
-        """Return the fast path for the starts of a persistent collective; None until its functions are compiled."""
+        """Return the fast path for the starts of a persistent collective.
+
+        None until its functions are compiled, and if compiled code cannot pack the call's buffers.
+        """
+        if not are_packable(call):
+            return None
         try:
-            return CompiledFastStart(self.state, execution, started, words, record)
+            packed = PackedBuffers.of_starts(call, self.state.rank) if needs_packing(call) else None
+            return CompiledFastStart(self.state, execution, started, words, record, packed)
         except background.NotCompiled:
             return None
 

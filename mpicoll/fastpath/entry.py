@@ -277,8 +277,12 @@ def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]
     started[0] += 1
     ids, sequence, root, nbytes = field.ROW_WORDS, field.ROW_WORDS + 1, field.ROW_WORDS + 2, field.ROW_WORDS + 3
     history_rows.begin(context, context[ids], context[sequence], context[root] + started[0], context[nbytes], 1)
+    if context[field.PACKS] != 0:
+        pack.pack_again(context[field.PACKS], line_of(tables, compiled.BASES))
     code = run_plan(context, context[field.TABLE], context[field.SPIN_NS], True)
     if code == DONE:
+        if context[field.PACKS] != 0:
+            pack.unpack(context[field.PACKS])
         history_rows.end(context)
     number = context[sequence] & ((1 << NUMBER_SHIFT) - 1)  # without that of the communicator
     of_row = context[field.KIND], number, started[0], ring.AS_KIND

@@ -74,7 +74,7 @@ class ClosedFastPath:
     def insert(self, call: Call) -> None:
         """Ignore the call: nothing is cached here."""
 
-    def open_start(self, execution: Any, started: np.ndarray, words: RowWords, record: Record) -> None:
+    def open_start(self, call: Any, execution: Any, started: np.ndarray, words: RowWords, record: Record) -> None:
         """Return None: starts take the slow path."""
 
     def share_scratch(self, scratch: np.ndarray) -> bool:

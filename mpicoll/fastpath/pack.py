@@ -44,11 +44,18 @@ def pack(at, scratch, send, recv, bases):  # type: ignore[no-untyped-def]
     """Store the call's addresses, pack its input, and set the plan's bases of packed sides."""
     header = line(at, HEADER)
     header[SCRATCH], header[SEND_DATA], header[RECV_DATA] = scratch, send, recv
+    pack_again(at, bases)
+
+
+@njit
+def pack_again(at, bases):  # type: ignore[no-untyped-def]
+    """Pack the input at the addresses that were stored, and set the plan's bases of packed sides."""
+    header = line(at, HEADER)
     if header[INPUT_AT] != IN_SEND_ARRAY:
-        bases[0] = recv + header[INPUT_AT]
+        bases[0] = header[RECV_DATA] + header[INPUT_AT]
     for side in range(2):
         if header[SEND_AT + side] != NOT_PACKED:
-            bases[side] = scratch + header[SEND_AT + side]
+            bases[side] = header[SCRATCH] + header[SEND_AT + side]
     copy_blocks(at, 0, header[BEFORE], header[PACK])
 
 

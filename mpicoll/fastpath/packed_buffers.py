@@ -11,10 +11,10 @@ from ..buffers.buffer import Buffer, ScatteredBuffer
 from ..buffers.packing import ByRuns
 from ..buffers.vector import Vector
 from ..dispatch.call import Call
-from ..dispatch.staging import result_blocks
+from ..dispatch.staging import aligned, result_blocks
 from ..kernels.memory import address_of
 from ..kernels.serving import copy_bytes, pack_elements, unpack_elements
-from ..plans.plan import align
+from ..plans.plan import ALIGN, align
 from .pack import (
     AFTER,
     BEFORE,
@@ -25,6 +25,7 @@ from .pack import (
     NOT_PACKED,
     PACK,
     RECV_AT,
+    RECV_DATA,
     SCRATCH,
     SEND_AT,
     SEND_DATA,
@@ -33,9 +34,12 @@ from .pack import (
 
 
 class PackedBuffers:
-    """The words for one kind of call. nbytes is its scratch: `behind` bytes of the plan, then packed data."""
+    """The words for one kind of call. nbytes is its scratch: `behind` bytes of the plan, then packed data.
 
-    def __init__(self, call: Call, rank: int, behind: int) -> None:
+    arrays: the addresses of the arrays in which the buffers are.
+    """
+
+    def __init__(self, call: Call, rank: int, behind: int, arrays: tuple[int, int]) -> None:
         assert call.arguments is not None
         send, recv = call.arguments.send, call.arguments.recv
         is_bcast, is_root = call.collective == "bcast", rank == call.root
@@ -47,19 +51,18 @@ class PackedBuffers:
         after: list[tuple[int, ...]] = []
         header[[INPUT_AT, SEND_AT, RECV_AT]] = IN_SEND_ARRAY, NOT_PACKED, NOT_PACKED
         self.nbytes = align(behind)
-        messages = call.invocation.send, call.invocation.recv
         if call.prepared.staged:
             assert recv is not None
-            first = recv.address - MPI.Get_address(_array_in(messages[1]))
+            first = recv.address - arrays[1]
             header[INPUT_AT], header[RECV_AT] = first, self.nbytes
             results = result_blocks(call, rank)
             after = [(at, 1, first + place, size, 1, 0) for at, place, size in results if has_result]
             self.nbytes = max(self.nbytes, *(self.nbytes + at + size for at, _, size in results))
-        for side, (buffer, message) in enumerate(zip((None if is_bcast else send, recv), messages)):
+        for side, (buffer, array) in enumerate(zip((None if is_bcast else send, recv), arrays)):
             if buffer is None or buffer.contiguous:
                 continue
             header[SEND_AT + side] = self.nbytes
-            words = self._words(side, buffer, _array_in(message))
+            words = self._words(side, buffer, buffer.address - array)
             self.nbytes += align(buffer.packed_nbytes)
             if side == 0 or (is_root if is_bcast else call.keeps_output):
                 before += words
@@ -68,6 +71,31 @@ class PackedBuffers:
         header[[BEFORE, AFTER]] = len(before), len(after)
         self.words = np.concatenate([header, np.array(before + after, np.int64).reshape(-1)])
         self.at = address_of(self.words)
+
+    @classmethod
+    def of_arrays(cls, call: Call, rank: int, behind: int) -> PackedBuffers:
+        """Return the words for calls with other arrays; pack.pack() gets their addresses."""
+        messages = call.invocation.send, call.invocation.recv
+        arrays = (message[0] if isinstance(message, (list, tuple)) else message for message in messages)
+        send, recv = (MPI.Get_address(array) if isinstance(array, np.ndarray) else 0 for array in arrays)
+        return cls(call, rank, behind, (send, recv))
+
+    @classmethod
+    def of_starts(cls, call: Call, rank: int) -> PackedBuffers:
+        """Return the words for all starts of a persistent call, which has memory of its own for packed data.
+
+        Raises NotCompiled.
+        """
+        for kernel in (pack_elements, unpack_elements):
+            kernel.prepare()
+        assert call.arguments is not None
+        buffers = call.arguments.send, call.arguments.recv
+        send, recv = (buffer.address if buffer is not None else 0 for buffer in buffers)
+        packed = cls(call, rank, 0, (send, recv))
+        memory = np.empty(packed.nbytes + ALIGN, np.uint8)
+        packed.keep.append(memory)
+        packed.words[[SCRATCH, SEND_DATA, RECV_DATA]] = aligned(memory), send, recv
+        return packed
 
     def unpack(self) -> None:
         """Unpack the output of a call that left the fast path."""
@@ -79,9 +107,8 @@ class PackedBuffers:
             else:
                 unpack_elements(packed, base, *elements)
 
-    def _words(self, side: int, buffer: Buffer, array: np.ndarray) -> list[tuple[int, ...]]:
-        """Return the words of the blocks of a buffer that are not empty."""
-        first = buffer.address - MPI.Get_address(array)
+    def _words(self, side: int, buffer: Buffer, first: int) -> list[tuple[int, ...]]:
+        """Return the words of the blocks that are not empty; the buffer begins `first` bytes from its array."""
         blocks: list[tuple[int, int, int, Any]]  # the last is a ByRuns
         if isinstance(buffer, Vector):
             known = zip(buffer.at, buffer.offsets, buffer.counts, buffer.types, buffer.sizes)
@@ -93,10 +120,9 @@ class PackedBuffers:
         return [(at, side, first + place, n, by.extent, by.runs.layout.address) for at, place, n, by in blocks]
 
 
-def _array_in(message: Any) -> np.ndarray:
-    """Return the array of a buffer argument."""
-    array: np.ndarray = message[0] if isinstance(message, (list, tuple)) else message
-    return array
+def needs_packing(call: Call) -> bool:
+    """Return whether a call has buffers with holes, or a result in separate memory."""
+    return call.prepared.staged or (call.arguments is not None and not call.arguments.contiguous)
 
 
 def are_packable(call: Call) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..diagnostics.history import RowWords
     from ..diagnostics.record import Record
     from ..runtime.comm_state import CommState
+    from .packed_buffers import PackedBuffers
 
 
 class CompiledFastStart:
@@ -28,16 +29,24 @@ class CompiledFastStart:
     """
 
     def __init__(
-        self, state: CommState, execution: compiled.Execution, started: np.ndarray, words: RowWords, record: Record
+        self,
+        state: CommState,
+        execution: compiled.Execution,
+        started: np.ndarray,
+        words: RowWords,
+        record: Record,
+        packed: PackedBuffers | None,
     ) -> None:
         """Make the functions for an execution that stays bound; `started` has one word, the number of starts.
 
-        record: what the records of all starts have in common.
+        record: what the records of all starts have in common. packed: packs and unpacks buffers with holes.
         """
+        self.packed = packed
         self.keep = execution, started, state.needing_python, state.counters, np.empty(0, np.int64)
         self.context = field.new_context(*self.keep[2:])
         self.tables = execution.table
         self.context[field.TABLE], self.context[field.STARTED] = map(MPI.Get_address, (self.tables, started))
+        self.context[field.PACKS] = packed.at if packed is not None else 0
         self.context[field.SPIN_NS] = spin_budget_ns(words.nbytes)
         self.context[field.ROW_WORDS : field.ROW_WORDS + len(words)] = words
         self.context[field.KIND], self.kinds = RING.add(execution.plan, record.with_values(fast_path=True))

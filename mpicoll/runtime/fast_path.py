@@ -39,7 +39,7 @@ class FastPath(Protocol):
     def insert(self, call: Any) -> None:
         """Serve calls of this kind from now on, if the call has a key and its plan is that of the last such call."""
 
-    def open_start(self, execution: Any, started: np.ndarray, words: RowWords, record: Record) -> Any:
+    def open_start(self, call: Any, execution: Any, started: np.ndarray, words: RowWords, record: Record) -> Any:
         """Return the fast path for the starts of a persistent collective; None if they take the slow path."""
 
     def activate(self, overrides: Overrides) -> None:

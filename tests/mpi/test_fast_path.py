@@ -382,7 +382,7 @@ def test_arrays_of_other_dtypes_with_a_datatype(ours, comm, dtype, datatype, op)
 
 def test_dtypes_that_are_made_for_every_call(ours):
     """Each is another object; those that are kept for the fast path are a limited number."""
-    for i in range(300):
+    for _ in range(300):
         data = np.full(4, 7, [("a", "i4"), ("b", "i4")])
         ours.Bcast([data, MPI.BYTE])
         assert data["a"].tolist() == [7] * 4

@@ -171,6 +171,64 @@ def test_packed_elements_arrive(ours, column, name, form, late):
             checks.equal(records[-1].fast_path, turn >= AGAIN - 1, turn, "fast")
 
 
+IN_PLACE = MPI.IN_PLACE
+
+
+def transpose(p):
+    """Return the buffers of Alltoallw that send a column of a matrix to every rank, and its datatypes."""
+    columns = [MPI.DOUBLE.Create_subarray([N, p], [N, 1], [0, rank]).Commit() for rank in range(p)]
+    rows = [MPI.DOUBLE.Create_subarray([p, N], [1, N], [rank, 0]).Commit() for rank in range(p)]
+    return [[np.zeros((N, p)), columns], [np.zeros((p, N)), rows]], [*columns, *rows]
+
+
+STARTED = {     # by method: the buffers for p ranks, a column, and what to free
+    "Bcast": lambda p, column: ([[matrix(), 1, column]], ()),
+    "Allgather": lambda p, column: ([[matrix(), 1, column], np.zeros((p, N))], ()),
+    "Gather": lambda p, column: ([[matrix(), 1, column], np.zeros((p, N))], ()),
+    "Scatter": lambda p, column: ([np.zeros((p, N)), [matrix(), 1, column]], ()),
+    "Alltoallw": lambda p, column: transpose(p),
+    "Alltoall": lambda p, column: ([IN_PLACE, np.zeros((p, N))], ()),
+    "Alltoallv": lambda p, column: ([IN_PLACE, [np.zeros((p, N)), [N] * p]], ()),
+    "Reduce_scatter_block": lambda p, column: ([IN_PLACE, np.zeros((p, N))], ()),
+    "Exscan": lambda p, column: ([IN_PLACE, np.zeros(N)], ()),
+}
+
+
+def fill(buffers, rank, turn):
+    """Set new values in the arrays of buffers."""
+    for i, buffer in enumerate(buffers):
+        array = buffer[0] if isinstance(buffer, list) else buffer
+        if array is not IN_PLACE:
+            array[...] = np.arange(array.size).reshape(array.shape) + 1000 * rank + 100 * turn + 10000 * i
+
+
+@LATE
+@pytest.mark.parametrize("name", STARTED)
+def test_starts_of_persistent_calls(ours, comm, column, name, late):
+    """Every start packs what the buffers contain by then, and puts results in their place. A rank may be late."""
+    (buffers, types), (others, more) = (STARTED[name](comm.size, column) for _ in range(2))
+    with Checks() as checks, ours.trace() as records:
+        request = getattr(ours, f"{name}_init")(*buffers)
+        for turn in range(6):
+            fill(buffers, comm.rank, turn)
+            fill(others, comm.rank, turn)
+            getattr(comm, name)(*others)
+            if late and comm.rank == 0:
+                time.sleep(0.02)
+            request.Start()
+            request.Wait()
+            for mine, native in zip(buffers, others):
+                if mine is not IN_PLACE:
+                    mine, native = (x[0] if isinstance(x, list) else x for x in (mine, native))
+                    n = N if name == "Reduce_scatter_block" else mine.size  # MPI defines no more
+                    checks.equal(mine.ravel()[:n], native.ravel()[:n], turn)
+        checks.that(all(record.fast_path for record in records if record.start), "slow")
+        checks.equal(sum(record.start > 0 for record in records), 6, "starts")
+        request.Free()
+    for datatype in (*types, *more):
+        datatype.Free()
+
+
 def test_a_new_datatype_at_a_freed_address(ours):
     """A new datatype may have the handle and the address of a freed one; it is not taken for it."""
     handles, n = set(), 4

@@ -137,6 +137,7 @@ class Comm(Collectives, Objects, Sparse, Selection, FaultTolerance):
     def _init(self, info: MPI.Info, method: Method, *arguments: Any) -> MPI.Prequest:
         """Return a persistent request, which runs a call at every Start."""
         state = self._open()
+        arguments = slow_path.with_recvcounts(state, self, PERSISTENT, method, arguments)
         if (turns := slow_path.prepare_candidates(state, method, *arguments)) is not None:
             return persistent_turns.prepare_turns(state, *turns)
         return persistent.prepare(state, self, slow_path.prepare_call(state, PERSISTENT, method, *arguments), info)

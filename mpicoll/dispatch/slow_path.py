@@ -7,8 +7,11 @@ call that completes at once never becomes an operation: the queue would take lon
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from ..buffers.plain import plain_arguments
@@ -19,7 +22,7 @@ from ..schedules.collectives import BLOCKING, NONBLOCKING, PERSISTENT
 from ..selection.learning import Lesson
 from . import check_mode, execute, learning, prepare
 from .call import Call, describe_call
-from .methods import Invocation, Method
+from .methods import ALLGATHER, REDUCE_SCATTER, Invocation, Method
 from .overlapping import OverlappingLesson
 
 
@@ -35,7 +38,7 @@ def run(state: CommState, comm: MPI.Intracomm, method: Method, *arguments: Any) 
 
     arguments, here and below: send buffer, receive buffer, operator, root (Reduce_scatter: recvcounts).
     """
-    arguments, begun, operation = _resume(state, BLOCKING, method, arguments)
+    arguments, begun, operation = _resume(state, comm, BLOCKING, method, arguments)
     if operation is not None:
         state.queue.run(operation)
     if begun:
@@ -56,7 +59,7 @@ def begin(
     Return None if the call is complete. Else return an operation for the caller to launch, or, unless
     only_operations, MPI's own request.
     """
-    arguments, begun, operation = _resume(state, form, method, arguments)
+    arguments, begun, operation = _resume(state, comm, form, method, arguments)
     if begun:
         if only_operations:  # the caller is a library: the program's line is further out
             state.fast_path.note_line()
@@ -76,14 +79,18 @@ def begin(
 
 
 def _resume(
-    state: CommState, form: str, method: Method, arguments: tuple[Any, ...]
+    state: CommState, comm: MPI.Intracomm, form: str, method: Method, arguments: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], bool, Operation | None]:
-    """Complete a call that the fast path began, or let it try again with arrays in place of other kinds of buffers.
+    """Complete a call that the fast path began, or let it try again with arguments that it may know.
 
     Return the call's arguments, and what the fast path's resume() returns.
     """
     begun, operation = state.fast_path.resume(method, form)
-    if begun or (plain := plain_arguments(arguments)) is None:
+    if begun:
+        return arguments, begun, operation
+    counted = with_recvcounts(state, comm, form, method, arguments)
+    plain = plain_arguments(counted) or counted
+    if plain is arguments:
         return arguments, begun, operation
     if form == NONBLOCKING:
         request = MPI.Request()
@@ -98,14 +105,50 @@ def _resume(
     return plain, begun, operation
 
 
+def with_recvcounts(
+    state: CommState, comm: MPI.Intracomm, form: str, method: Method, arguments: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Return the arguments of a Reduce_scatter without recvcounts with them, which the ranks gather. Collective.
+
+    Return the arguments of any other call as they are. Raises MpicollError, and reports it to other ranks.
+    """
+    send, recv, op, counts = arguments
+    if method is not REDUCE_SCATTER or counts is not None:
+        return arguments
+    with _reported(state, form, method):
+        state.rank_failure.check()
+        invocation = Invocation(method, *arguments).snapshot()
+        parsed = method.parse(state, invocation.send, invocation.recv, None)
+        if parsed is None or parsed.recv is None or not parsed.lacks_counts:
+            return arguments
+        describe_call(invocation, parsed, form)  # checks the operator
+        check_mode.compare_calls_without_recvcounts(state, method.spelled(form))
+    own, gathered = np.array([parsed.recv.count]), np.empty(state.size, np.int64)
+    of_gather = ALLGATHER, own, gathered, None, 0
+    if state.fast_path.fast_call(*of_gather):
+        run(state, comm, *of_gather)
+    return send, recv, op, gathered.tolist()
+
+
+@contextmanager
+def _reported(state: CommState, form: str, method: Method) -> Iterator[None]:
+    """Report to other ranks that this one refuses its arguments, and raise the error again."""
+    try:
+        yield
+    except MismatchError:
+        raise
+    except MpicollError as error:
+        error.rank = state.rank
+        check_mode.report_refusal(state, error, form, method.spelled(form))
+        raise
+
+
 def prepare_call(state: CommState, form: str, method: Method, *arguments: Any) -> Call:
     """Check arguments, choose and plan, without sending data. Raises MpicollError, and reports it to other ranks."""
     invocation = Invocation(method, *arguments).snapshot()
-    try:
+    with _reported(state, form, method):
         state.rank_failure.check()
         parsed = method.parse(state, invocation.send, invocation.recv, invocation.root)
-        if parsed is not None and parsed.lacks_counts:
-            check_mode.gather_recvcounts(state, parsed, method.spelled(form))
         call = describe_call(invocation, parsed, form)
         prepare.prepare(state, call)
         if form != PERSISTENT and not call.prepared.is_native:
@@ -113,12 +156,6 @@ def prepare_call(state: CommState, form: str, method: Method, *arguments: Any) -
             if not (learning.is_learning(state, call) or state.is_checked(state.sequence + 1)):
                 call.key = state.fast_path.key(call)
         return call
-    except MismatchError:
-        raise
-    except MpicollError as error:
-        error.rank = state.rank
-        check_mode.report_refusal(state, error, form, method.spelled(form))
-        raise
 
 
 def prepare_candidates(

@@ -143,7 +143,10 @@ def side_of(message: Any, buffer: Buffer | None, integers: list[Any], has_types:
     counts, displacements = _indices(counts), _indices(displacements)
     if displacements is not None and isinstance(counts, list) != isinstance(displacements, list):
         raise UnknownCounts("counts and displacements are not both lists or both single")
-    types = [facts(datatype) for datatype in message[-1]] if has_types else []
+    datatypes = message[-1] if has_types else ()
+    if MPI.DATATYPE_NULL in datatypes:
+        raise UnknownCounts("an empty block has no datatype")
+    types = [facts(datatype) for datatype in datatypes]
     return Side(buffer, array, counts, displacements, types)
 
 

@@ -27,7 +27,7 @@ from .packed_buffers import PackedBuffers, needs_packing
 from .spin import spin_budget_ns
 from .table import CachedCall
 
-MAX_DTYPES = 256  # that are kept; programs that make a dtype for every call would fill memory
+MAX_DTYPES = 256  # not NumPy's own, that are kept; programs that make a dtype for every call would fill memory
 _kept_dtypes: dict[int, np.dtype] = {}
 Sides = tuple[tuple[int, int], tuple[int, int]]
 UNBOUND = (0,) * 6  # columns that bind_counts() sets, in a row for any counts
@@ -132,14 +132,16 @@ def _referenced(leaf: str | MPI.Datatype) -> object:
 def _lasts(thing: Any) -> bool:
     """Return whether the dtypes and datatypes in an argument last as long as the process.
 
-    NumPy's and MPI's predefined ones do, and the first structured dtypes do from now on. For a datatype that the
-    program made, the key has its facts.
+    NumPy's and MPI's predefined ones do, and so do MAX_DTYPES others from now on. For a datatype that the program
+    made, the key has its facts.
     """
     if isinstance(thing, np.ndarray):
-        known, dtype = _kept_dtypes.get(id(thing.dtype)), thing.dtype
-        if known is None and len(_kept_dtypes) < MAX_DTYPES:
-            known = _kept_dtypes[id(dtype)] = dtype
-        return known is not None
+        dtype = thing.dtype
+        if dtype.isbuiltin == 0 or dtype is not np.dtype(dtype.type):
+            if len(_kept_dtypes) < MAX_DTYPES:
+                _kept_dtypes[id(dtype)] = dtype
+            return id(dtype) in _kept_dtypes
+        return True
     if isinstance(thing, (list, tuple)):
         return all(type(item) is int or _lasts(item) for item in thing)
     return not isinstance(thing, MPI.Datatype) or id(thing) in DATATYPES or not facts(thing).predefined

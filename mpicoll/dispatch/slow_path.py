@@ -1,14 +1,13 @@
 """Run a call that the fast path did not serve: check its arguments, choose, plan, and execute.
 
-Every form of a call enters here: blocking by run(), nonblocking by begin(), persistent by prepare_call(). A blocking
+Every form of a call enters here: blocking by run(), nonblocking by begin(), persistent by with_recvcounts() and
+prepare_call(). A blocking
 call that completes at once never becomes an operation: the queue would take longer than the rest of a small call (13 of
 34 µs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,8 +80,9 @@ def begin(
 def _resume(
     state: CommState, comm: MPI.Intracomm, form: str, method: Method, arguments: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], bool, Operation | None]:
-    """Complete a call that the fast path began, or let it try again with arguments that it may know.
+    """Complete a call that the fast path began. Else complete the arguments, and let the fast path try again.
 
+    In place of other kinds of buffers it gets arrays, in place of left-out recvcounts those that the ranks gather.
     Return the call's arguments, and what the fast path's resume() returns.
     """
     begun, operation = state.fast_path.resume(method, form)
@@ -108,14 +108,14 @@ def _resume(
 def with_recvcounts(
     state: CommState, comm: MPI.Intracomm, form: str, method: Method, arguments: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Return the arguments of a Reduce_scatter without recvcounts with them, which the ranks gather. Collective.
+    """Gather the recvcounts that a Reduce_scatter was called without, and return its arguments with them. Collective.
 
-    Return the arguments of any other call as they are. Raises MpicollError, and reports it to other ranks.
+    For other calls, return the arguments as they are. Raises MpicollError, and reports it to other ranks.
     """
     send, recv, op, counts = arguments
     if method is not REDUCE_SCATTER or counts is not None:
         return arguments
-    with _reported(state, form, method):
+    try:
         state.rank_failure.check()
         invocation = Invocation(method, *arguments).snapshot()
         parsed = method.parse(state, invocation.send, invocation.recv, None)
@@ -123,30 +123,29 @@ def with_recvcounts(
             return arguments
         describe_call(invocation, parsed, form)  # checks the operator
         check_mode.compare_calls_without_recvcounts(state, method.spelled(form))
+    except MpicollError as error:
+        _report(state, error, form, method)
+        raise
     own, gathered = np.array([parsed.recv.count]), np.empty(state.size, np.int64)
     of_gather = ALLGATHER, own, gathered, None, 0
     if state.fast_path.fast_call(*of_gather):
         run(state, comm, *of_gather)
+    else:
+        state.fast_path.note_line()  # as in _resume
     return send, recv, op, gathered.tolist()
 
 
-@contextmanager
-def _reported(state: CommState, form: str, method: Method) -> Iterator[None]:
-    """Report to other ranks that this one refuses its arguments, and raise the error again."""
-    try:
-        yield
-    except MismatchError:
-        raise
-    except MpicollError as error:
+def _report(state: CommState, error: MpicollError, form: str, method: Method) -> None:
+    """Report to other ranks that this one refuses its arguments; they know of a MismatchError themselves."""
+    if not isinstance(error, MismatchError):
         error.rank = state.rank
         check_mode.report_refusal(state, error, form, method.spelled(form))
-        raise
 
 
 def prepare_call(state: CommState, form: str, method: Method, *arguments: Any) -> Call:
     """Check arguments, choose and plan, without sending data. Raises MpicollError, and reports it to other ranks."""
     invocation = Invocation(method, *arguments).snapshot()
-    with _reported(state, form, method):
+    try:
         state.rank_failure.check()
         parsed = method.parse(state, invocation.send, invocation.recv, invocation.root)
         call = describe_call(invocation, parsed, form)
@@ -156,6 +155,9 @@ def prepare_call(state: CommState, form: str, method: Method, *arguments: Any) -
             if not (learning.is_learning(state, call) or state.is_checked(state.sequence + 1)):
                 call.key = state.fast_path.key(call)
         return call
+    except MpicollError as error:
+        _report(state, error, form, method)
+        raise
 
 
 def prepare_candidates(

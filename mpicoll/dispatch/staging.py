@@ -16,7 +16,7 @@ from ..buffers.buffer import Buffer
 from ..buffers.vector import Vector
 from ..kernels import reference
 from ..kernels.serving import copy_bytes
-from ..plans.plan import ALIGN, Shares, align
+from ..plans.plan import Shares, align
 from ..runtime.comm_state import CommState
 from .call import Call
 
@@ -40,9 +40,12 @@ def scratch_bytes(call: Call, rank: int) -> int:
     """Return the bytes of scratch that a call needs: for its plan, and for a result in separate memory."""
     assert call.prepared.plan is not None
     nbytes = call.prepared.plan.scratch_bytes
-    if not call.prepared.staged:
-        return nbytes
-    return align(nbytes) + max((at + size for at, _, size in result_blocks(call, rank)), default=0)
+    return align(nbytes) + staged_bytes(call, rank) if call.prepared.staged else nbytes
+
+
+def staged_bytes(call: Call, rank: int) -> int:
+    """Return the bytes of separate memory that a staged result needs."""
+    return max(at + size for at, _, size in result_blocks(call, rank))
 
 
 def place_buffers(call: Call, state: CommState, scratch: np.ndarray | None) -> Memory:
@@ -56,7 +59,7 @@ def place_buffers(call: Call, state: CommState, scratch: np.ndarray | None) -> M
     send, recv = arguments.send, arguments.recv
     if call.prepared.staged:
         _stage_result(memory, call, state.rank)
-        if _has_no_result(call, state.rank):
+        if not has_result(call, state.rank):
             memory.copy_result = None
     elif call.collective == "bcast":
         assert recv is not None
@@ -67,18 +70,18 @@ def place_buffers(call: Call, state: CommState, scratch: np.ndarray | None) -> M
         if recv is not None and recv.contiguous:
             memory.target = recv.address
         elif recv is not None:
-            _output(memory, recv, call.keeps_output, read_back=not _has_no_result(call, state.rank))
+            _output(memory, recv, call.keeps_output, read_back=has_result(call, state.rank))
     return memory
 
 
 def aligned(scratch: np.ndarray) -> int:
     """Return the first aligned address in an array, which must be ALIGN bytes longer than its use."""
-    return -(-MPI.Get_address(scratch) // ALIGN) * ALIGN
+    return align(MPI.Get_address(scratch))
 
 
-def _has_no_result(call: Call, rank: int) -> bool:
-    """Return whether the receive buffer of this rank must not change."""
-    return call.collective == "exscan" and rank == 0
+def has_result(call: Call, rank: int) -> bool:
+    """Return whether the call writes to the receive buffer of this rank, which has one."""
+    return call.collective != "exscan" or rank != 0
 
 
 def _result_bytes(call: Call, rank: int) -> int:

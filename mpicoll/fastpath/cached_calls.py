@@ -27,7 +27,7 @@ from .packed_buffers import PackedBuffers, needs_packing
 from .spin import spin_budget_ns
 from .table import CachedCall
 
-MAX_DTYPES = 256  # not NumPy's own, that are kept; programs that make a dtype for every call would fill memory
+MAX_DTYPES = 256  # that are kept, other than NumPy's own
 _kept_dtypes: dict[int, np.dtype] = {}
 Sides = tuple[tuple[int, int], tuple[int, int]]
 UNBOUND = (0,) * 6  # columns that bind_counts() sets, in a row for any counts
@@ -91,8 +91,12 @@ def _make(
     return cached, row
 
 
-def have_lasting_objects(invocation: Invocation) -> bool:
-    """Return whether no dtype, datatype or typecode in the arguments can be freed, with another object in its place."""
+def keep_dtypes(invocation: Invocation) -> bool:
+    """Keep the dtypes in the arguments. Return whether no dtype, datatype or typecode there can be freed from now on.
+
+    They are kept for good, and only MAX_DTYPES: if rows kept them, a program that makes a dtype for every call would
+    insert a row in every call (600 µs instead of 160 to 190, measured).
+    """
     return all(map(_lasts, (invocation.send, invocation.recv, invocation.counts)))
 
 
@@ -130,10 +134,9 @@ def _referenced(leaf: str | MPI.Datatype) -> object:
 
 
 def _lasts(thing: Any) -> bool:
-    """Return whether the dtypes and datatypes in an argument last as long as the process.
+    """Keep the dtypes in an argument. Return whether they and its datatypes last as long as the process.
 
-    NumPy's and MPI's predefined ones do, and so do MAX_DTYPES others from now on. For a datatype that the program
-    made, the key has its facts.
+    NumPy's and MPI's predefined ones do. For a datatype that the program made, the key has its facts.
     """
     if isinstance(thing, np.ndarray):
         dtype = thing.dtype

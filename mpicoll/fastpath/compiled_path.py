@@ -128,7 +128,7 @@ class CompiledFastPath:
         assert plan is not None
         if call.arguments and call.arguments.shared_buffer is not None and not key.words[signature.SAME_ADDRESS]:
             return  # a call with the same key need not be in place
-        if plan.nbytes > MAX_PLAN_BYTES or not cached_calls.have_lasting_objects(invocation):
+        if plan.nbytes > MAX_PLAN_BYTES or not cached_calls.keep_dtypes(invocation):
             return
         if self._insert_any_counts(call, key):
             return

@@ -11,7 +11,7 @@ from ..engines.compiled import line_of
 from ..kernels.deferred import njit
 from ..kernels.memory import call_long, line, table
 from ..kernels.pack import copy_bytes
-from ..plans.plan import align
+from ..plans.template import round_up
 from . import rebind
 
 # the header: numbers of blocks to pack and to unpack, functions, offsets in scratch of packed data of either side
@@ -21,7 +21,6 @@ BEFORE, AFTER, PACK, UNPACK, SEND_AT, RECV_AT, SCRATCH, SEND_DATA, RECV_DATA, IN
 # a block: offset in its side's packed data, side, offset in the array, elements, extent, layout (0: elements are bytes)
 PACKED, SIDE, OFFSET, ELEMENTS, EXTENT, LAYOUT, BLOCK = range(7)
 NOT_PACKED = IN_SEND_ARRAY = -1
-round_up = njit(align)
 
 
 @njit

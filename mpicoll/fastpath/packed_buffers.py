@@ -11,7 +11,7 @@ from ..buffers.buffer import Buffer, ScatteredBuffer
 from ..buffers.packing import ByRuns
 from ..buffers.vector import Vector
 from ..dispatch.call import Call
-from ..dispatch.staging import aligned, result_blocks
+from ..dispatch.staging import aligned, has_result, result_blocks, staged_bytes
 from ..kernels.memory import address_of
 from ..kernels.serving import copy_bytes, pack_elements, unpack_elements
 from ..plans.plan import ALIGN, align
@@ -43,7 +43,7 @@ class PackedBuffers:
         assert call.arguments is not None
         send, recv = call.arguments.send, call.arguments.recv
         is_bcast, is_root = call.collective == "bcast", rank == call.root
-        has_result = not (call.collective == "exscan" and rank == 0)
+        is_written = has_result(call, rank)
         self.keep: list[Any] = []
         header = np.zeros(HEADER, np.int64)
         header[[PACK, UNPACK]] = pack_elements.address, unpack_elements.address
@@ -55,9 +55,9 @@ class PackedBuffers:
             assert recv is not None
             first = recv.address - arrays[1]
             header[INPUT_AT], header[RECV_AT] = first, self.nbytes
-            results = result_blocks(call, rank)
-            after = [(at, 1, first + place, size, 1, 0) for at, place, size in results if has_result]
-            self.nbytes = max(self.nbytes, *(self.nbytes + at + size for at, _, size in results))
+            results = result_blocks(call, rank) if is_written else ()
+            after = [(at, 1, first + place, size, 1, 0) for at, place, size in results]
+            self.nbytes += staged_bytes(call, rank)
         for side, (buffer, array) in enumerate(zip((None if is_bcast else send, recv), arrays)):
             if buffer is None or buffer.contiguous:
                 continue
@@ -66,7 +66,7 @@ class PackedBuffers:
             self.nbytes += align(buffer.packed_nbytes)
             if side == 0 or (is_root if is_bcast else call.keeps_output):
                 before += words
-            if side == 1 and (not is_root if is_bcast else has_result):
+            if side == 1 and (not is_root if is_bcast else is_written):
                 after += words
         header[[BEFORE, AFTER]] = len(before), len(after)
         self.words = np.concatenate([header, np.array(before + after, np.int64).reshape(-1)])

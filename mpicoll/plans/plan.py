@@ -61,13 +61,13 @@ TAGS = 1 << 15  # the smallest tag space that MPI allows
 NOTE_TAGS = range(SEQUENCES * MAX_STRANDS * MAX_WINDOW, TAGS)  # no plan uses these: see diagnostics/peer_status.py
 
 
-def align(nbytes: int) -> int:
-    """Return a length rounded up to a multiple of ALIGN.
+def align(number: int) -> int:
+    """Return a length or an address rounded up to a multiple of ALIGN.
 
     >>> align(0), align(1), align(64)
     (0, 64, 64)
     """
-    return (nbytes + ALIGN - 1) // ALIGN * ALIGN
+    return (number + ALIGN - 1) // ALIGN * ALIGN
 
 
 def tag(sequence: int, strand: int, slot: int) -> int:

@@ -26,7 +26,7 @@ from ..kernels.deferred import njit
 from ..kernels.memory import address_of, line, table
 from ..schedules.collectives import Block
 from . import plan
-from .plan import ALIGN, OBJECT_BYTES, RECV, WHOLE, Coding, Layout, Plan
+from .plan import OBJECT_BYTES, RECV, WHOLE, Coding, Layout, Plan, align
 
 FREED, STRAND = -1, -2
 NUMBER, IS_CODED = range(2)  # columns of entries
@@ -102,6 +102,9 @@ class Binding:
         """Compute rows and segments, and return the bytes of scratch per lane."""
         self.scalars[:] = slice_, code_slice
         return int(bind(self.at))  # without numba, bind returns a NumPy integer
+
+
+round_up = njit(align)
 
 
 @njit
@@ -186,7 +189,7 @@ def bind_tables(arrays):  # type: ignore[no-untyped-def]
             total = 0
             for e in range(first, end):
                 total += min(size_of(entries, sizes, codes, e), scalars[CODE_SLICE if entries[e, IS_CODED] else SLICE])
-            region_sizes[first] = (total + ALIGN - 1) // ALIGN * ALIGN
+            region_sizes[first] = round_up(total)
             offset, n, peak = allocate(free, n, peak, region_sizes[first])
             for e in range(first, end):
                 at[e] = offset

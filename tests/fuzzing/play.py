@@ -284,8 +284,9 @@ class Player:
             if missing := engines - Counter((r.collective, r.form, r.engine) for r in traced):
                 self.wrong.append(f"the trace of communicator {where} lacks {dict(missing)}")
             want = sum(self.program.rounds for c in calls if not _is_native(c))
-            # a record when made, or every time: MPI's own collectives, and the Allgathers of counts
-            native = sum(_is_native(c) + faults.asks_for_counts(c) for c in calls)
+            # of recvcounts that are left out: an Allgather in every call, one for a persistent request
+            want += sum(1 if c.form == PERSISTENT else self.program.rounds for c in calls if faults.asks_for_counts(c))
+            native = sum(_is_native(c) for c in calls)          # a record when made, or every time
             if not want + native <= len(traced) <= want + native * self.program.rounds:
                 self.wrong.append(f"the trace of communicator {where} has {len(traced)} calls, not {want} and {native}")
 

@@ -65,6 +65,17 @@ def first_line(function):
     return f"line {function.__code__.co_firstlineno}, in {function.__name__}"
 
 
+def test_calls_without_recvcounts_have_the_programs_line(ours):
+    """The ranks gather the counts by an Allgather, on behalf of the program's line."""
+    x, y = np.ones(3 * ours.size), np.empty(3)
+    call = lambda: ours.Reduce_scatter(x, y)
+    for _ in range(6):
+        call()
+    rows = last(ours, 4)
+    assert [row.method for row in rows] == ["Allgather", "Reduce_scatter"] * 2
+    assert {row.location for row in rows} == {f"test_history.py, {first_line(call)}"}
+
+
 @pytest.mark.parametrize("form", ["blocking", "nonblocking", "late", "persistent", "no arrays"])
 def test_every_call_has_its_own_line(ours, comm, form):
     """Calls of one kind come from two lines in turn, and after some calls from a third."""

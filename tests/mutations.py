@@ -371,8 +371,8 @@ MUTATIONS = [
     ),
     Mutation(
         "mpicoll/dispatch/staging.py",
-        'return call.collective == "exscan" and rank == 0',
-        "return False",
+        'return call.collective != "exscan" or rank != 0',
+        "return True",
         "mpi/test_check_mode.py",
     ),
     Mutation("mpicoll/dispatch/check_mode.py", '        "root",\n', "", "mpi/test_check_mode.py"),

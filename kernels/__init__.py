@@ -4,6 +4,7 @@
     scale       dst[i] = a[i] / b[0], the last step of an average: address()
     elements    conversions of single elements of 16 and 8 bits, and random bits
     lowp        kernels on these elements: to float32 and back, reductions
+    extended    kernels on x87's long doubles
     codecs      groups of float32 to fewer bytes and back
     pack        elements of datatypes to and from a contiguous buffer
     memory      arrays at addresses, inside jitted code
@@ -26,7 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import background, cache, codecs, compiler, deferred, elements, lowp, memory, pack, plain, reduce
+    from . import background, cache, codecs, compiler, deferred, elements, extended, lowp, memory, pack, plain, reduce
     from . import reference as reference
     from . import rules as rules
     from . import scale as scale
@@ -40,6 +41,7 @@ __all__ = [
     "compiler",
     "deferred",
     "elements",
+    "extended",
     "lowp",
     "memory",
     "pack",

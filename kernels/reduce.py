@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from . import lowp
+from . import extended, lowp
 from .cache import compiled_here, loaded_here, native
 from .deferred import intrinsic, njit
 from .memory import carray
-from .rules import ALLOWED, EXTREMES, LOCATIONS, NoKernel, allowed, canonical, check, kind_of, low
+from .rules import ALLOWED, EXTENDED, EXTREMES, LOCATIONS, NoKernel, allowed, canonical, check, kind_of, low
 
 __all__ = ["ALLOWED", "NoKernel", "address", "allowed", "call", "compiled_here", "kind_of", "loaded_here"]
 
@@ -43,6 +43,8 @@ def _address(op: str, dtype: np.dtype) -> int:
     check(op, dtype)
     if low(dtype) is not None:
         return lowp.reduce_address(op, canonical(dtype))
+    if dtype in EXTENDED:
+        return extended.reduce_address(op, dtype)
     return _kernel(*_shared(op, canonical(dtype)))
 
 

@@ -4,8 +4,8 @@ The standard sorts types into classes; here a class is called a *kind*:
 
     kind       numpy dtype                                       operators
     integer    int8..int64, uint8..uint64                        MAX MIN SUM PROD LAND LOR LXOR BAND BOR BXOR
-    floating   float32, float64, and those of LOW                MAX MIN SUM PROD
-    complex    complex64, complex128                             SUM PROD
+    floating   float32, float64, x87's long double and LOW       MAX MIN SUM PROD
+    complex    complex of float32, float64, x87's long double    SUM PROD
     logical    bool                                              LAND LOR LXOR
     byte       V1 (one raw byte, MPI_BYTE)                       BAND BOR BXOR
     pair       a C struct {value, int index}, see PAIRS          MAXLOC MINLOC
@@ -71,6 +71,10 @@ LOW = {
     "float8_e5m2": np.dtype([("float8_e5m2", "u1")]),
 }
 
+# Long double and its complex type where it is x87's, as on x86; elsewhere it has no kernel.
+IS_X87 = np.finfo(np.longdouble).nmant == 63 and np.dtype(np.longdouble).itemsize == 16
+EXTENDED = tuple(map(np.dtype, "gG")) if IS_X87 else ()
+
 _KINDS: dict[np.dtype, str] = {
     **{np.dtype(f"{letter}{size}"): "integer" for letter in "iu" for size in (1, 2, 4, 8)},
     **{np.dtype(f"f{size}"): "floating" for size in (4, 8)},
@@ -79,6 +83,7 @@ _KINDS: dict[np.dtype, str] = {
     np.dtype("V1"): "byte",
     **dict.fromkeys(PAIRS.values(), "pair"),
     **dict.fromkeys(LOW.values(), "floating"),
+    **dict(zip(EXTENDED, ("floating", "complex"))),
 }
 
 DTYPES = tuple(_KINDS)  # the dtypes that have kernels
@@ -114,14 +119,14 @@ def canonical(dtype: np.dtype) -> np.dtype:
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """Return the kind of a dtype: a key of ALLOWED. Raises NoKernel for longdouble, swapped bytes..."""
+    """Return the kind of a dtype: a key of ALLOWED. Raises NoKernel for swapped bytes, dates..."""
     dtype = np.dtype(dtype)
     kind = _KINDS.get(dtype) or _KINDS.get(canonical(dtype))
     if kind is None:
         raise NoKernel(
             f"no reduction kernel for dtype {dtype!r}; there are kernels for native-endian int8..int64, "
-            f"uint8..uint64, float32/64, {', '.join(LOW)}, complex64/128, bool, V1 (bytes) and the pairs "
-            f"{', '.join(PAIRS)}"
+            f"uint8..uint64, float32/64, {', '.join(map(str, (*LOW, *EXTENDED)))}, complex64/128, bool, V1 (bytes) "
+            f"and the pairs {', '.join(PAIRS)}"
         )
     return kind
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from . import lowp
+from . import extended, lowp
 from .cache import native
 from .memory import carray
 from .reduce import vectors
-from .rules import canonical, check_scalable, low
+from .rules import EXTENDED, canonical, check_scalable, low
 
 __all__ = ["address"]
 
@@ -38,6 +38,8 @@ def _address(dtype: np.dtype) -> int:
     kind = check_scalable(dtype)
     if low(dtype) is not None:
         return lowp.scale_address(canonical(dtype))
+    if dtype in EXTENDED:
+        return extended.divide_address(dtype)
     part = dtype if kind == "floating" else np.dtype(f"f{dtype.itemsize // 2}")
     pointer = f"{part.str[1:]}*"
     return native(_KERNELS[kind], (pointer, pointer, pointer, "int64"), types=lambda: vectors(part))

@@ -60,6 +60,9 @@ MUTATIONS = [
     Mutation(
         "kernels/reduce.py", "return (x != 0) != (y != 0)", "return (x != 0) == (y != 0)", "unit/test_kernels_reduce.py"
     ),
+    Mutation("kernels/extended.py", '"uno", x, x', '"uno", x, y', "unit/test_kernels_reduce.py"),
+    Mutation("kernels/extended.py", "n * repeats):\n            _DIVIDE", "n):\n            _DIVIDE",
+             "unit/test_kernels_scale.py"),
     Mutation("kernels/scale.py", "        n *= parts\n", "        n *= 1\n", "unit/test_kernels_scale.py"),
     Mutation("kernels/pack.py", "    return at + turn * extent\n", "    return at\n", "unit/test_kernels_pack.py"),
     Mutation(
@@ -197,8 +200,9 @@ MUTATIONS = [
              "mpi/test_any_counts.py"),
     Mutation("mpicoll/fastpath/rebind.py", "total += lengths[i] * exists[i]", "total += lengths[i]",
              "mpi/test_any_counts.py"),
-    Mutation("mpicoll/dispatch/slow_path.py", "plain_arguments(counted) or counted", "counted",
+    Mutation("mpicoll/dispatch/slow_path.py", "(plain_buffers(send, recv) or (send, recv))", "(send, recv)",
              "mpi/test_fast_path.py"),
+    Mutation("mpicoll/fastpath/entry.py", "if array > 0:", "if array > 0 and n > 6:", "mpi/test_fast_path.py"),
     Mutation("mpicoll/dispatch/slow_path.py", "describe_call(invocation, parsed, form)  # checks", "pass  # checks",
              "mpi/test_bad_input.py"),
     Mutation("mpicoll/dispatch/slow_path.py", "return send, recv, op, gathered.tolist()", "return arguments",

@@ -30,7 +30,7 @@ HEAD = """\
 
 Which predefined operator reduces which predefined datatype is for each MPI to say, and all take more than the standard
 asks for. What the standard allows runs by mpicoll's algorithms: its kernels reduce, or `MPI_Reduce_local` where none is
-compiled, as for long double. What *this* MPI takes beyond that **runs native**, on MPI's own collective, in every form:
+compiled. What *this* MPI takes beyond that **runs native**, on MPI's own collective, in every form:
 rank 0 logs it once, `trace` and `comm.explain("allreduce", nbytes, MPI.SUM, MPI.CHAR)` say so, and a forced algorithm
 raises `PreconditionError`. What this MPI refuses raises `OperatorError`, which names the operators that it takes. A
 local reduction of no elements (`MPI.Op.Reduce_local`) tells, once for each pair, and so without a message.

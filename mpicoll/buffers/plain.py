@@ -7,21 +7,19 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+BYTE = np.dtype(np.uint8)
 _DTYPES = {code: np.dtype(code) for code in "?bBhHiIlLqQfd"}  # by format, where mpi4py's datatype is that of both
 _NO_ARRAY = object()
 _KNOWN = (np.ndarray, type(None), type(MPI.IN_PLACE), type(MPI.BOTTOM))
 
 
-def plain_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Return a call's arguments with arrays for its send and receive buffer, the first two; None if they have arrays.
+def plain_buffers(send: Any, recv: Any) -> tuple[Any, Any] | None:
+    """Return a call's send and receive buffer, with arrays for other objects that have memory.
 
-    Also None if the memory cannot be an array, or not one that the call may write; the slow path then says why.
+    None if the memory of one cannot be an array, or not one that the call may write; the slow path then says why.
     """
-    send, recv, *rest = arguments
     plain_send, plain_recv = _plain(send, writable=False), _plain(recv, writable=True)
-    if plain_send is _NO_ARRAY or plain_recv is _NO_ARRAY or (plain_send is send and plain_recv is recv):
-        return None
-    return plain_send, plain_recv, *rest
+    return None if plain_send is _NO_ARRAY or plain_recv is _NO_ARRAY else (plain_send, plain_recv)
 
 
 def _plain(message: Any, writable: bool) -> Any:
@@ -32,17 +30,17 @@ def _plain(message: Any, writable: bool) -> Any:
     buffer = message[0] if is_list else message
     if type(buffer) in _KNOWN:
         return message
-    array = _array(buffer)
+    array = as_array(buffer)
     if array is None or not array.flags.c_contiguous or not (array.flags.writeable or not writable):
         return _NO_ARRAY
-    return [array, *message[1:]] if is_list else array
+    return type(message)((array, *message[1:])) if is_list else array
 
 
-def _array(buffer: Any) -> np.ndarray | None:
+def as_array(buffer: Any) -> np.ndarray | None:
     """Return an array on the memory of an object with the buffer protocol or DLPack; None if there can be none."""
     try:
         if isinstance(buffer, (bytes, bytearray)):
-            return np.frombuffer(buffer, np.uint8)
+            return np.frombuffer(buffer, BYTE)
         if isinstance(buffer, np.ndarray):
             return buffer.view(np.ndarray)
         if hasattr(buffer, "__dlpack__"):

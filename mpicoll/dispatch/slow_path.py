@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers.plain import plain_arguments
+from ..buffers.plain import plain_buffers
 from ..errors import MismatchError, MpicollError
 from ..progress.operation import Operation
 from ..runtime.comm_state import CommState
@@ -80,29 +80,24 @@ def begin(
 def _resume(
     state: CommState, comm: MPI.Intracomm, form: str, method: Method, arguments: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], bool, Operation | None]:
-    """Complete a call that the fast path began. Else complete the arguments, and let the fast path try again.
+    """Complete a call that the fast path began. Else return arguments that it may serve from now on.
 
-    In place of other kinds of buffers it gets arrays, in place of left-out recvcounts those that the ranks gather.
-    Return the call's arguments, and what the fast path's resume() returns.
+    They have arrays in place of other kinds of buffers, and the recvcounts that the ranks gather in place of left-out
+    ones; with these the fast path tries again. Also return what its resume() returns.
     """
     begun, operation = state.fast_path.resume(method, form)
     if begun:
         return arguments, begun, operation
-    counted = with_recvcounts(state, comm, form, method, arguments)
-    plain = plain_arguments(counted) or counted
-    if plain is arguments:
-        return arguments, begun, operation
-    if form == NONBLOCKING:
-        request = MPI.Request()
-        begun = not state.fast_path.fast_call(method, *plain, request)
-        request.Wait()  # frees a request that is complete; else it is null
-    else:
-        begun = not state.fast_path.fast_call(method, *plain)
-    if not begun:
-        begun, operation = state.fast_path.resume(method, form)
-    if begun:
-        state.fast_path.note_line()  # the caller that the fast path knows is this function
-    return plain, begun, operation
+    send, recv, op, counts_or_root = counted = with_recvcounts(state, comm, form, method, arguments)
+    if counted is not arguments:
+        request = [MPI.Request()] if form == NONBLOCKING else []
+        begun = not state.fast_path.fast_call(method, *counted, *request)
+        MPI.Request.Waitall(request)  # frees a request that is complete; else it is null
+        if not begun:
+            begun, operation = state.fast_path.resume(method, form)
+        if begun:
+            state.fast_path.note_line()  # the caller that the fast path knows is this function
+    return (*(plain_buffers(send, recv) or (send, recv)), op, counts_or_root), begun, operation
 
 
 def with_recvcounts(

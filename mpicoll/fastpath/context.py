@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 from mpi4py import MPI
 
+from ..buffers import plain
 from ..diagnostics import ring
 from ..diagnostics.flight import RECORD
 from ..engines.compiled import advance, handle_of
@@ -34,17 +35,22 @@ THREAD_STATE, STATE_FRAME, STATE_INDIRECT, PREVIOUS_FRAME, FRAME_INSTRUCTION, KN
 RING, KIND = 93, 94  # the header of the ring of timelines; the kind of a persistent call in it
 LONG, INT = 95, 96  # the types of NumPy's scalars
 PACKS = 97  # the address of the words of pack.py for a persistent call, 0 if no buffer has holes
-CONTEXT = 98
+BYTES, BYTEARRAY, FROMBUFFER, AS_ARRAY, VECTORCALL = range(98, 103)  # what makes arrays of other buffers
+OBJECT, BYTE_DTYPE = 103, 104  # the arguments of FROMBUFFER
+MADE_SEND, MADE_RECV = 105, 106  # the arrays of the call's buffers, 0 for buffers that are arrays
+CONTEXT = 107
 HASH_SLOTS = 1024  # of the hash table of predefined datatypes and operators
 DATATYPES = {id(datatype): datatype for datatype in vars(MPI).values() if isinstance(datatype, MPI.Datatype)}
 _OBJECTS = {
     NONE: None, IN_PLACE: MPI.IN_PLACE, NDARRAY: np.ndarray, LIST: list, TUPLE: tuple, INTEGER: int, STRING: str,
     DATATYPE: MPI.Datatype, LONGS: np.dtype(np.int64), INTS: np.dtype(np.int32), LONG: np.int64, INT: np.int32,
+    BYTES: bytes, BYTEARRAY: bytearray, FROMBUFFER: np.frombuffer, AS_ARRAY: plain.as_array, BYTE_DTYPE: plain.BYTE,
 }  # fmt: skip
 _FUNCTIONS = {
     SAVE: "PyEval_SaveThread", RESTORE: "PyEval_RestoreThread", INCREF: "Py_IncRef", DECREF: "Py_DecRef",
     NUMBER: "PyLong_FromLong", VALUE: "PyLong_AsLongLong", ERR_CLEAR: "PyErr_Clear",
     LIST_SIZE: "PyList_Size", LIST_ITEM: "PyList_GetItem", TUPLE_SIZE: "PyTuple_Size", TUPLE_ITEM: "PyTuple_GetItem",
+    VECTORCALL: "PyObject_VectorcallDict",
 }  # fmt: skip
 
 

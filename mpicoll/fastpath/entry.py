@@ -53,6 +53,7 @@ from .signature import (
     ROWS,
     SEND_COUNT,
     compute_key,
+    make_array,
 )
 
 MAX_BLOCKING_NS = 10_000_000  # that a blocking call runs before signals, stalls and other operations are handled
@@ -191,32 +192,49 @@ def release_buffers(context):  # type: ignore[no-untyped-def]
         call_long(context[field.DECREF], (recv,))
 
 
-def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled function
+def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]
     """Run a collective and return Python's 0; return 1 if the slow path must run or complete it: see OUTCOME.
 
     With a null request as sixth argument, spin for a limited time, and return 0 if the request is complete. With seven
     arguments, only compute the call's key and the rows for it; return 0 if a row serves the call already.
+
+    The arrays of buffers that are none are made first, since that may run code that makes another call here.
     """
-    context = line(load(this + DATA), field.CONTEXT)
+    context, send, recv = line(load(this + DATA), field.CONTEXT), 0, 0
+    if n >= 5 and context[field.OPEN] != 0:
+        send, recv = make_array(context, load(arguments + 8)), make_array(context, load(arguments + 16))
+    served = False
+    if send >= 0 and recv >= 0:
+        context[field.MADE_SEND], context[field.MADE_RECV] = send, recv
+        served = run_call(context, arguments, n)
+    for array in (send, recv):
+        if array > 0:
+            call_long(context[field.DECREF], (array,))
+    return call_long(context[field.NUMBER], (0 if served else 1,)) if send >= 0 and recv >= 0 else 0
+
+
+@njit
+def run_call(context, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled function
+    """Run a collective; return False if the slow path must run or complete it. The arguments are those of fast_call."""
     context[field.KEY + METHOD] = 0
     if n > 6:
         known = False
         if context[field.OPEN] != 0 and compute_key(context, arguments):
             known = find_row(context, field.ROW)
             known |= find_row(context, field.ANY_ROW)
-        return call_long(context[field.NUMBER], (0 if known else 1,))
+        return known
     if context[field.OUTCOME] == COMPLETED:  # an interrupt came before the previous call was recorded
         context[field.OUTCOME], context[field.SCRATCH_SHARED] = NOT_SERVED, 0
         release_buffers(context)
     if context[field.OUTCOME] != NOT_SERVED:  # or before it was resumed
         context[field.OUTCOME] = ABANDONED
-        return call_long(context[field.NUMBER], (1,))
+        return False
     is_closed = context[field.OPEN] == 0 or n < 5 or load(context[field.NEEDS_PYTHON]) != 0
     if is_closed or not compute_key(context, arguments):
-        return call_long(context[field.NUMBER], (1,))
+        return False
     if not find_row(context, field.ROW):
         if not find_row(context, field.ANY_ROW):
-            return call_long(context[field.NUMBER], (1,))
+            return False
         context[field.ROW] = context[field.ANY_ROW]
     row = line(context[field.TABLE] + 8 * COLUMNS * context[field.ROW], COLUMNS)
     if row[ANY_COUNTS] != 0:
@@ -225,12 +243,12 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
     tags = (numbers[CALLS] + 1) % plan.SEQUENCES
     in_use = numbers[BROKEN + tags] != 0 or numbers[IN_FLIGHT + tags] != 0
     if in_use or row[SCRATCH_NEEDED] > context[field.SCRATCH_BYTES]:
-        return call_long(context[field.NUMBER], (1,))
+        return False
     send, recv = context[field.SEND_ARRAY], context[field.RECV_ARRAY]
     if row[SEND_BYTES] > 0 and row[RECV_BYTES] > 0:
         from_, to = load(send + DATA), load(recv + DATA)
         if from_ < to + row[RECV_BYTES] and to < from_ + row[SEND_BYTES]:
-            return call_long(context[field.NUMBER], (1,))
+            return False
     tables = table(row[TABLES], compiled.START + 1, 2)
     bases, call = line_of(tables, compiled.BASES), line_of(tables, compiled.CALL)
     if row[SEND_COUNT] >= 0:
@@ -259,7 +277,7 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901
     context[field.HELD_SEND], context[field.HELD_RECV] = send, recv
     if served:  # else Python releases them when MPI has finished with their memory
         release_buffers(context)
-    return call_long(context[field.NUMBER], (0 if served else 1,))
+    return served
 
 
 def fast_start(this, arguments, n):  # type: ignore[no-untyped-def]

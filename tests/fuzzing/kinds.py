@@ -12,8 +12,10 @@ from support import ops
 from support.collectives import AVERAGED_METHODS
 from support.ops import USER, once
 
-# The NumPy dtype of one element by MPI's name. The last two are for reductions: one without a compiled kernel, and the
-# elements of a user's operator that are four numbers each.
+from mpicoll.kernels import rules
+
+# The NumPy dtype of one element by MPI's name. The last two are for reductions: one with padding in its elements, and
+# the elements of a user's operator that are four numbers each.
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype([("value", code), ("index", "i")], align=True) if group == "pair" else np.dtype(code)
     for group, names in ops.TYPES.items() for name, code in names.items()
@@ -27,8 +29,8 @@ def takes(name: str, method: str) -> tuple[str, ...]:
         return ("PRODUCT",)
     group = GROUPS[name]
     own = ("AFFINE", "ADD") if name == "INT64_T" else ()
-    has_average = group in ("floating", "complex") and name != "LONG_DOUBLE" and method in AVERAGED_METHODS
-    average = ("AVG",) if has_average else ()
+    has_kernel = name != "LONG_DOUBLE" or rules.EXTENDED
+    average = ("AVG",) if has_kernel and group in rules.SCALABLE and method in AVERAGED_METHODS else ()
     return (*ops.TAKES[group], *average, *own)
 
 

@@ -356,6 +356,86 @@ def test_one_other_buffer_takes_the_fast_path_too(ours, comm, kind):
     assert records[-1].fast_path
 
 
+def references(*things):
+    """Return how many references there are to objects."""
+    gc.collect()
+    return [sys.getrefcount(thing) for thing in things]
+
+
+@pytest.mark.parametrize("form", [BLOCKING, NONBLOCKING])
+def test_other_buffers_are_released_after_the_call(ours, comm, form):
+    """A bytearray can be resized again, and the array that a DLPack object returned is freed."""
+    send, receive, tensor = bytes(8), bytearray(8 * comm.size), DLPack(NUMBERS.copy())
+
+    def calls():
+        for _ in range(AGAIN + 2):
+            if form == BLOCKING:
+                ours.Allgather(send, receive)
+                ours.Gather(tensor, np.zeros(4 * comm.size))
+            else:
+                MPI.Request.Waitall([ours.Iallgather(send, receive)])
+                MPI.Request.Waitall([ours.Igather(tensor, np.zeros(4 * comm.size))])
+            comm.Barrier()  # so that no rank is late
+
+    calls()
+    before = references(send, receive, tensor, tensor.data)
+    for _ in range(20):
+        calls()
+    after = references(send, receive, tensor, tensor.data)     # not in the assertion, which would add some
+    assert before == after
+    receive.append(0)   # which raises BufferError while an array uses the memory
+
+
+def test_other_buffers_that_overlap_are_refused(ours, comm):
+    """On the fast path too, where an array stands for each."""
+    memory = memoryview(bytearray(8 * (comm.size + 1)))
+    fill_fast_path(lambda: ours.Allgather(memory[:8], memory[8:]), AGAIN)
+    assert takes_fast_path(ours, lambda: ours.Allgather(memory[:8], memory[8:]))
+    with pytest.raises(OverlapError):
+        ours.Allgather(memory[8:16], memory[8:])
+
+
+class Calling(DLPack):
+    """An object whose __dlpack__ makes another call on a communicator, or is interrupted."""
+
+    comm, interrupted = None, False
+
+    def __dlpack__(self, **options):
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.comm.Allreduce(np.ones(3), np.empty(3))
+        self.comm.Allgather(bytes(1), bytearray(self.comm.size))
+        return super().__dlpack__(**options)
+
+
+def test_a_buffer_that_makes_a_call(ours, comm):
+    """The call inside is complete before the call begins that needs the buffer's memory."""
+    buffer, results = Calling(NUMBERS * (comm.rank + 1)), np.zeros((comm.size, 4))
+    buffer.comm = ours
+    fill_fast_path(lambda: buffer.__dlpack__(), AGAIN)
+    for _ in range(AGAIN + 2):
+        results[:] = 0
+        ours.Allgather(buffer, results)
+        assert (results == NUMBERS * np.arange(1, comm.size + 1)[:, None]).all()
+
+
+def test_an_interrupt_while_an_array_is_made(ours, comm):
+    """The call is not begun, and the next one is right."""
+    buffer, receive = Calling(NUMBERS), np.zeros(4 * comm.size)
+    buffer.comm = ours
+    for _ in range(AGAIN):
+        ours.Allgather(buffer, receive)
+    buffer.interrupted = True
+    with ours.trace() as records:
+        for message in (buffer, [buffer, MPI.DOUBLE]):
+            with pytest.raises(KeyboardInterrupt):
+                ours.Allgather(message, receive)
+    assert not records
+    buffer.interrupted = False
+    ours.Allgather(buffer, receive)
+    assert (receive.reshape(-1, 4) == NUMBERS).all()
+
+
 PAIRS = np.dtype([("value", "d"), ("place", "i")], align=True)
 
 

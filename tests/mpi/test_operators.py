@@ -76,10 +76,11 @@ def refuses(error, call, comm, *words):
 
 
 @parametrize("method", REDUCING_METHODS)
-def test_pairs_of_the_standard_without_a_compiled_kernel(comm, method):
-    """MPI_Reduce_local reduces them, by mpicoll's algorithms, on the fast path too."""
+def test_long_doubles(comm, method):
+    """A kernel reduces them where they are x87's, else MPI_Reduce_local, and always the pairs with one."""
     ours = mpicoll.Comm(comm)
-    for name, op in (("LONG_DOUBLE", "SUM"), ("LONG_DOUBLE", "MAX"), ("C_LONG_DOUBLE_COMPLEX", "PROD")):
+    real, complex_, pair = "LONG_DOUBLE", "C_LONG_DOUBLE_COMPLEX", "LONG_DOUBLE_INT"
+    for name, op in ((real, "SUM"), (real, "PROD"), (real, "MAX"), (complex_, "PROD"), (pair, "MAXLOC")):
         pair = operators.datatypes()[name], getattr(MPI, op)
         for turn in range(AGAIN + 1):
             with ours.trace() as records:

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from unit.test_kernels_reduce import DTYPES, UNSUPPORTED, Guarded, name, same
+from unit.test_kernels_reduce import DTYPES, UNSUPPORTED, X87, Guarded, name, same
 
 from mpicoll import kernels
 
-SCALABLE = [np.dtype(code) for code in "fdFD"]
+SCALABLE = [np.dtype(code) for code in ("fdFDgG" if X87 else "fdFD")]
 DIVISORS = [1, 2, 3, 5, 7, 10, 49, 641]  # 49: x * (1 / 49) is not x / 49 for many small x
 
 
@@ -27,22 +27,22 @@ def by_numba(dst, a, b):
 IMPLEMENTATIONS = [pytest.param(by_reference, id="reference"), pytest.param(by_numba, id="numba")]
 
 
-def rounded(x: float, by: int, dtype: np.dtype) -> float:
-    """Return the number of the dtype nearest to x / by, among the neighbours of a guess; ties do not occur here."""
-    if not math.isfinite(x):
+def rounded(x: np.floating, by: int) -> np.floating:
+    """Return the number of x's dtype nearest to x / by, among the neighbours of a guess; ties do not occur here."""
+    if not np.isfinite(x):
         return x
-    guess = dtype.type(x) / dtype.type(by)
-    near = [guess, np.nextafter(guess, dtype.type(math.inf)), np.nextafter(guess, dtype.type(-math.inf))]
-    exact = Fraction(float(x)) / by
-    return float(min(near, key=lambda y: abs(Fraction(float(y)) - exact)))
+    of_dtype = type(x)
+    guess = x / of_dtype(by)
+    near = [guess, np.nextafter(guess, of_dtype(math.inf)), np.nextafter(guess, of_dtype(-math.inf))]
+    exact = Fraction(*x.as_integer_ratio()) / by
+    return min(near, key=lambda y: abs(Fraction(*y.as_integer_ratio()) - exact))
 
 
 def numbers(dtype: np.dtype, n: int) -> np.ndarray:
     """Return small whole numbers, others, and values that are not numbers."""
     random = np.random.default_rng(20261121)
     parts = np.concatenate([np.arange(-n, n), random.standard_normal(2 * n) * 1e5, [math.inf, -math.inf, math.nan]])
-    part = np.dtype("f4") if dtype in ("f4", "c8") else np.dtype("f8")
-    parts = parts.astype(part)
+    parts = parts.astype(np.zeros(0, dtype).real.dtype)
     return np.stack([parts, parts[::-1]], 1).ravel().view(dtype) if dtype.kind == "c" else parts
 
 
@@ -52,7 +52,7 @@ def numbers(dtype: np.dtype, n: int) -> np.ndarray:
 def test_divides_and_rounds_correctly(scale, by, dtype):
     a = numbers(dtype, 60)
     parts = a.view(a.real.dtype)
-    want = np.array([rounded(float(x), by, parts.dtype) for x in parts], parts.dtype).view(dtype)
+    want = np.array([rounded(x, by) for x in parts], parts.dtype).view(dtype)
     for n in (0, 1, 7, a.size):
         for in_place in (False, True):
             x, divisor = Guarded(a[:n], front=1), Guarded(np.array([by], dtype), front=2)

@@ -72,8 +72,7 @@ LOW = {
 }
 
 # Long double and its complex type where it is x87's, as on x86; elsewhere it has no kernel.
-IS_X87 = np.finfo(np.longdouble).nmant == 63 and np.dtype(np.longdouble).itemsize == 16
-EXTENDED = tuple(map(np.dtype, "gG")) if IS_X87 else ()
+EXTENDED = tuple(map(np.dtype, "gG")) if np.finfo("g").nmant == 63 and np.dtype("g").itemsize == 16 else ()
 
 _KINDS: dict[np.dtype, str] = {
     **{np.dtype(f"{letter}{size}"): "integer" for letter in "iu" for size in (1, 2, 4, 8)},

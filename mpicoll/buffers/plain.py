@@ -33,7 +33,9 @@ def _plain(message: Any, writable: bool) -> Any:
     array = as_array(buffer)
     if array is None or not array.flags.c_contiguous or not (array.flags.writeable or not writable):
         return _NO_ARRAY
-    return type(message)((array, *message[1:])) if is_list else array
+    if not is_list:
+        return array
+    return (array, *message[1:]) if isinstance(message, tuple) else [array, *message[1:]]
 
 
 def as_array(buffer: Any) -> np.ndarray | None:

@@ -50,7 +50,7 @@ def status(
     with asking():
         try:
             places = [Path(name) for name in directories]
-            places = places or [_run(flight_reader.runs(bases() if job else bases()[:1]), job)]
+            places = places or [_run(bases() if job else bases()[:1], job)]
             before = flight_reader.read(places)
             time.sleep(wait)
             report = verdict.judge(before, flight_reader.read(places))
@@ -78,13 +78,16 @@ def status(
     click.get_current_context().exit(int(report.verdict))
 
 
-def _run(runs: list[Path], job: str | None) -> Path:
-    """Return the run of a job, or the last one. Raises ValueError if there is none."""
-    names = [run.name for run in runs]
+def _run(directories: list[Path], job: str | None) -> Path:
+    """Return the run of a job, or the last one, in these directories. Raises ValueError if there is none."""
+    from ..diagnostics import flight_reader
+
+    runs = flight_reader.runs(directories)
     is_wanted = re.compile(f"(parent-)?{re.escape(job or '')}(-.*)?").fullmatch
     chosen = [run for run in runs if job is None or is_wanted(run.name)]
     if not chosen:
-        here = f"; there are {', '.join(names)}" if names else ""
-        whose = f"{job} has records on this host that you may read" if job else "of yours has records on this host"
-        raise ValueError(f"no run {whose}{here}")
+        others = f"; there are {', '.join(run.name for run in runs)}" if runs else ""
+        whose = f"{job} has records that you may read" if job else "of yours has records"
+        where = f", in {', '.join(map(str, directories))}" if directories else ": MPICOLL_RECORD turns them off"
+        raise ValueError(f"no run {whose} on this host{where}{others}")
     return chosen[0]

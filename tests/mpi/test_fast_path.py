@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import time
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -262,7 +263,17 @@ class Special(np.ndarray):
 
 
 NUMBERS = np.arange(1.0, 5.0)
-ODD = {     # arrays with these numbers, which are taken the slow path, or refused
+
+
+class Message(NamedTuple):
+    """A tuple's subclass."""
+
+    buffer: Any
+    datatype: MPI.Datatype
+
+
+ODD = {     # buffers with these numbers, which are taken the slow path, or refused
+    "named tuple": lambda: Message(bytearray(NUMBERS.tobytes()), MPI.DOUBLE),
     "strided": lambda: np.repeat(NUMBERS, 2)[::2],
     "swapped": lambda: NUMBERS.astype(">f8"),
     "unaligned": lambda: np.frombuffer(bytearray(b"." + NUMBERS.tobytes()), "d", offset=1),
@@ -271,7 +282,7 @@ ODD = {     # arrays with these numbers, which are taken the slow path, or refus
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_odd_arrays_take_the_slow_path(ours, comm, kind):
+def test_odd_buffers_take_the_slow_path(ours, comm, kind):
     """They take it also after a plain array of that size; MPI gives the same result for them."""
     fill_fast_path(lambda: allreduce(ours, np.ones(4)), AGAIN)
 

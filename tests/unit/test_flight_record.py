@@ -453,7 +453,8 @@ def test_a_run_of_another_user(run, shared):
     with as_another_user():
         assert command.refused("status", theirs) == f"mpicoll status: {theirs} cannot be used: Permission denied"
         message = command.refused("status", "--job", "12")
-        assert message == "mpicoll status: no run 12 has records on this host that you may read; there are parent-13"
+        whose = "no run 12 has records that you may read on this host"
+        assert message == f"mpicoll status: {whose}, in {shared}; there are parent-13"
         assert "parent-13: moving" in command.good("status", "--wait", "0")
     theirs.chmod(0o755)
     file.chmod(0)
@@ -470,6 +471,12 @@ def test_root_finds_the_runs_of_all_users_by_their_job(run, tmp_path, monkeypatc
     run.directory.rename(other / "77-0")
     assert "77-0: moving" in command.good("status", "--wait", "0", "--job", "77")
     assert "no run of yours has records" in command.refused("status")
+
+
+@pytest.mark.parametrize(("value", "where"), [("/no/such", ", in /no/such"), ("0", ": MPICOLL_RECORD turns them off")])
+def test_no_records_because_of_the_variable(monkeypatch, value, where):
+    monkeypatch.setenv(flight.VARIABLE, value)
+    assert command.refused("status") == f"mpicoll status: no run of yours has records on this host{where}"
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -6,7 +6,7 @@ from functools import cache
 
 from mpi4py import MPI
 
-from mpicoll.schedules.collectives import BLOCKING, PERSISTENT
+from mpicoll.schedules.collectives import PERSISTENT
 
 from . import graphs
 from .program import Call
@@ -39,7 +39,7 @@ def known(call: Call, p: int, threads: int) -> bool:
 def _known_of_graphs(call: Call, p: int) -> bool:
     if vendor() == "Open MPI" and call.graph in ("lists", "stencil") and p > 1:
         return True         # ERR_TRUNCATE where ranks have different numbers of neighbours
-    exchanges = vendor() == "Intel MPI" or (vendor() == "Open MPI" and call.form != BLOCKING)
+    exchanges = vendor() in ("Intel MPI", "Open MPI")   # the latter in its nonblocking ones, which check mode calls too
     return exchanges and graphs.names_twice(call.graph, p)      # the blocks of both neighbours that are one rank
 
 

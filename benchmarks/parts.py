@@ -26,7 +26,7 @@ from mpicoll.cli.group import OneLineCommand, asking
 from mpicoll.dispatch import execute, methods, prepare
 from mpicoll.dispatch.call import describe_call
 from mpicoll.dispatch.methods import Invocation
-from mpicoll.fastpath import context, entry
+from mpicoll.fastpath import context, rows
 from mpicoll.schedules.collectives import COLLECTIVES, base_collective
 
 from .command.checks import listed, positive
@@ -102,7 +102,7 @@ def timed(name: str, seconds: float) -> Iterator[Part]:
     invocation = Invocation(method, send, recv, op, root)
     fast_path: list[Any] = [candidate for comm in comms if not (candidate := comm._open().fast_path).closed]
     if fast_path:
-        fast_path[1].table.rows[:, entry.SCRATCH_NEEDED] = NEVER
+        fast_path[1].table.rows[:, rows.SCRATCH_NEEDED] = NEVER
         fast_path[2].close()
         fast_path[3].context[[context.HISTORY, context.LAST_ROW]] = 0
         works |= {

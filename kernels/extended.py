@@ -14,6 +14,7 @@ import numpy as np
 
 from .cache import native
 from .deferred import Deferred, intrinsic
+from .memory import only_compiled
 
 __all__ = ["divide_address", "reduce_address"]
 
@@ -54,7 +55,7 @@ def _on_elements(compute: Callable[..., list[Any]], parts: int = 1) -> Deferred:
 
         return types.void(*[types.int64] * 3), generate
 
-    return intrinsic(apply, lambda *addresses: None)
+    return intrinsic(apply, only_compiled)
 
 
 def _prod_of_complex(builder: Any, a: Any, b: Any, c: Any, d: Any) -> list[Any]:
@@ -72,24 +73,22 @@ def _extreme(comparison: str) -> Callable[..., list[Any]]:
     return choose
 
 
-_SUM = _on_elements(lambda builder, x, y: [builder.fadd(x, y)])
-_REAL = {
-    "SUM": _SUM,
+_OPERATORS = {
+    "SUM": _on_elements(lambda builder, x, y: [builder.fadd(x, y)]),
     "PROD": _on_elements(lambda builder, x, y: [builder.fmul(x, y)]),
     "MAX": _on_elements(_extreme(">")),
     "MIN": _on_elements(_extreme("<")),
 }
-_COMPLEX = {"SUM": _SUM, "PROD": _on_elements(_prod_of_complex, parts=2)}
+_PROD_OF_COMPLEX = _on_elements(_prod_of_complex, parts=2)
 _DIVIDE = _on_elements(lambda builder, x, y: [builder.fdiv(x, y)])
 
 
 @cache
 def reduce_address(op: str, dtype: np.dtype) -> int:
     """Address of the kernel dst[i] = a[i] op b[i]; it stays valid."""
-    is_complex = dtype.kind == "c"
-    combine, step = (_COMPLEX if is_complex else _REAL)[op], dtype.itemsize
-    if combine is _SUM:
-        step = NBYTES
+    combine, step = _OPERATORS[op], NBYTES
+    if op == "PROD" and dtype.kind == "c":
+        combine, step = _PROD_OF_COMPLEX, dtype.itemsize
     repeats = dtype.itemsize // step
 
     def kernel(dst: int, a: int, b: int, n: int) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "load",
     "load_short",
     "octets",
+    "only_compiled",
     "table",
     "words",
 ]
@@ -97,11 +98,12 @@ def _call(returns: str) -> Any:
 
         return getattr(types, returns)(types.int64, arguments), generate
 
-    return intrinsic(call, _only_compiled)
+    return intrinsic(call, only_compiled)
 
 
-def _only_compiled(*arguments: Any) -> Any:
-    raise NotImplementedError("only compiled code can call a function at an address")
+def only_compiled(*arguments: Any) -> Any:
+    """Stand for an intrinsic in Python. Raises NotImplementedError."""
+    raise NotImplementedError("only compiled code can do this")
 
 
 def _compare_and_set(typing: Any, address: Any, old: Any, new: Any) -> Any:
@@ -120,7 +122,7 @@ carray = deferred("numba", "carray", lambda pointer, shape: np.ctypeslib.as_arra
 load, load_short = _load(64), _load(32)
 words, halves, _bytes = _pointer(64), _pointer(32), _pointer(8)
 call_int, call_long, call_double = _call("int32"), _call("int64"), _call("float64")
-compare_and_set = intrinsic(_compare_and_set, _only_compiled)
+compare_and_set = intrinsic(_compare_and_set, only_compiled)
 
 
 @njit

@@ -420,7 +420,7 @@ MUTATIONS = [
         "mpi/test_fast_path.py",
     ),
     Mutation(
-        "mpicoll/fastpath/entry.py",
+        "mpicoll/fastpath/rows.py",
         "            if details[i] != kept[i] and (any_counts == 0 or",
         "            if details[i] != kept[i] and (False and any_counts == 0 or",
         "mpi/test_fast_path_messages.py",
@@ -448,7 +448,7 @@ MUTATIONS = [
             ("rebind", "(share + (size_from[i] < rest)) * unit", "(share + (size_from[i] <= rest)) * unit"),
             ("any_counts", "= prepared.plan.slice, call.unit\n", "= prepared.plan.slice, 8\n"),
             ("rebind", "(block * words[UNITS] + part", "(block + part"),
-            ("entry", "row[SEND_OFFSET + s] = words[side + rebind.OFFSET]\n", "row[SEND_OFFSET + s] = 0\n"),
+            ("rows", "row[SEND_OFFSET + s] = words[side + rebind.OFFSET]\n", "row[SEND_OFFSET + s] = 0\n"),
         )
     ),
     *(

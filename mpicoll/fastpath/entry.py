@@ -43,92 +43,48 @@ from ..kernels.memory import call_int, call_long, line, load, table
 from ..plans import plan
 from ..progress import table as progress
 from . import context as field
-from . import history_rows, outcome, pack, rebind, recipe, recipe_table, ring_rows, signature, sites, spin
-from .signature import (
-    DATA,
-    KEYS,
-    LENGTH,
-    METHOD,
-    RECV_COUNT,
-    ROWS,
-    SEND_COUNT,
-    compute_key,
-    make_array,
+from . import (
+    history_rows,
+    other_buffers,
+    outcome,
+    pack,
+    rebind,
+    recipe,
+    recipe_table,
+    ring_rows,
+    rows,
+    signature,
+    sites,
+    spin,
 )
+from .other_buffers import make_array
+from .rows import (
+    ANY_COUNTS,
+    COLUMNS,
+    ERRORS,
+    PACKS,
+    RECV_BYTES,
+    RECV_OFFSET,
+    ROW_BYTES,
+    ROW_COMM,
+    ROW_IDS,
+    ROW_IDS_NONBLOCKING,
+    ROW_KIND,
+    ROW_ROOT,
+    SCRATCH_NEEDED,
+    SEND_BYTES,
+    SEND_OFFSET,
+    SPIN_NS,
+    TABLES,
+    bind_counts,
+    find_row,
+)
+from .signature import DATA, METHOD, RECV_COUNT, SEND_COUNT, compute_key
 
 MAX_BLOCKING_NS = 10_000_000  # that a blocking call runs before signals, stalls and other operations are handled
-WAYS = 4  # consecutive rows in which a kind of call may be
-# columns of a row, which begins with its key
-SEND_BYTES, RECV_BYTES, SEND_OFFSET, RECV_OFFSET, SPIN_NS, SCRATCH_NEEDED, TABLES, ROW_DETAILS = range(KEYS, KEYS + 8)
-ANY_COUNTS = KEYS + 8  # the address of the words of rebind.py, 0 if the row is for fixed counts
-PACKS = KEYS + 9  # the address of the words of pack.py, 0 if no buffer has holes
-ERRORS = KEYS + 10  # the address of a word that is 1 if a user's operator raised, 0 for other operators
-# words for the call's row in the history
-ROW_IDS, ROW_IDS_NONBLOCKING, ROW_COMM, ROW_ROOT, ROW_BYTES = range(KEYS + 11, KEYS + 16)
-ROW_KIND = KEYS + 16  # in the ring of timelines: of blocking calls; that of nonblocking ones is the next number
-COLUMNS = KEYS + 17
 _METH_FASTCALL = 0x80
 NOT_SERVED, IN_PROGRESS, COMPLETED, ABANDONED = map(int, outcome.Outcome)  # plain numbers, for numba
 tag = njit(plan.tag)
-
-
-@njit
-def matches(context, row):  # type: ignore[no-untyped-def]
-    """Return whether a row serves the call whose key is in context."""
-    any_counts = row[ANY_COUNTS]
-    for i in range(KEYS):
-        word, row_word = context[field.KEY + i], row[i]
-        if any_counts != 0 and i in (SEND_COUNT, RECV_COUNT):
-            word, row_word = min(word, 0), min(row_word, 0)
-        if word != row_word:
-            return False
-    length = row[LENGTH]
-    if length > 0:
-        details, kept = line(context[field.DETAILS], length), line(row[ROW_DETAILS], length)
-        for i in range(length):
-            if details[i] != kept[i] and (any_counts == 0 or line(load(any_counts + 8 * rebind.MASK), length)[i] == 0):
-                return False
-    return any_counts == 0 or rebind.fits(context, any_counts)
-
-
-@njit
-def find_row(context, where):  # type: ignore[no-untyped-def]
-    """Search WAYS rows, beginning with the one in context[where], for a row that serves the call.
-
-    Return whether there is one, and store its number in context[where]; else store a row to insert the call in.
-    """
-    first, free = context[where], -1
-    begin = first & ROWS  # rows for any counts follow those for fixed counts
-    for offset in range(WAYS):
-        at = begin + ((first + offset) & (ROWS - 1))
-        row = line(context[field.TABLE] + 8 * COLUMNS * at, COLUMNS)
-        if row[METHOD] == 0:
-            free = at if free < 0 else free
-        elif matches(context, row):
-            context[where] = at
-            return True
-    if free < 0:  # replace a row, not always the same
-        free = begin + ((first + context[field.INSERTIONS] % WAYS) & (ROWS - 1))
-    context[where] = free
-    return False
-
-
-@njit
-def bind_counts(context, row):  # type: ignore[no-untyped-def]
-    """Bind the plan of a row to the counts of the call, and set the columns that depend on them."""
-    at = row[ANY_COUNTS]
-    rebind.rebind(at)
-    words = line(at, rebind.WORDS)
-    for s in range(2):
-        side = rebind.SIDES + s * rebind.SIDE
-        nbytes = context[field.KEY + (RECV_COUNT if s else SEND_COUNT)] * words[side + rebind.ITEMSIZE]
-        row[SEND_BYTES + s] = max(nbytes, 0) if words[side + rebind.IS_USED] else 0
-        row[SEND_OFFSET + s] = words[side + rebind.OFFSET]
-    row[SPIN_NS], row[ROW_BYTES] = spin.spin_budget(words[rebind.NBYTES]), words[rebind.NBYTES]
-    geometry = line(words[rebind.GEOMETRY], rebind.LANE_SCRATCH + 1)
-    row[SCRATCH_NEEDED] = geometry[rebind.LANE_SCRATCH] * min(geometry[rebind.LANES], words[rebind.WINDOW])
-    if row[PACKS] != 0:
-        row[SCRATCH_NEEDED] = pack.place_result(row[PACKS], at, row[SCRATCH_NEEDED])
 
 
 @njit
@@ -198,28 +154,29 @@ def fast_call(this, arguments, n):  # type: ignore[no-untyped-def]
     With a null request as sixth argument, spin for a limited time, and return 0 if the request is complete. With seven
     arguments, only compute the call's key and the rows for it; return 0 if a row serves the call already.
 
-    The arrays of buffers that are none are made first, since that may run code that makes another call here.
+    Arrays for buffers of other kinds are made first, since that may run code that makes another call here.
     """
-    context, send, recv = line(load(this + DATA), field.CONTEXT), 0, 0
+    context, arrays = line(load(this + DATA), field.CONTEXT), (0, 0)
     if n >= 5 and context[field.OPEN] != 0:
-        send, recv = make_array(context, load(arguments + 8)), make_array(context, load(arguments + 16))
-    served = False
-    if send >= 0 and recv >= 0:
-        context[field.MADE_SEND], context[field.MADE_RECV] = send, recv
-        served = run_call(context, arguments, n)
-    for array in (send, recv):
+        arrays = make_array(context, load(arguments + 8)), make_array(context, load(arguments + 16))
+    is_interrupted = arrays[0] < 0 or arrays[1] < 0
+    served = not is_interrupted and run_call(context, arguments, n, arrays)
+    for array in arrays:
         if array > 0:
             call_long(context[field.DECREF], (array,))
-    return call_long(context[field.NUMBER], (0 if served else 1,)) if send >= 0 and recv >= 0 else 0
+    return 0 if is_interrupted else call_long(context[field.NUMBER], (0 if served else 1,))
 
 
 @njit
-def run_call(context, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled function
-    """Run a collective; return False if the slow path must run or complete it. The arguments are those of fast_call."""
+def run_call(context, arguments, n, arrays):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled function
+    """Run a collective; return False if the slow path must run or complete it.
+
+    arguments and n are those of fast_call, arrays those of compute_key.
+    """
     context[field.KEY + METHOD] = 0
     if n > 6:
         known = False
-        if context[field.OPEN] != 0 and compute_key(context, arguments):
+        if context[field.OPEN] != 0 and compute_key(context, arguments, arrays):
             known = find_row(context, field.ROW)
             known |= find_row(context, field.ANY_ROW)
         return known
@@ -230,7 +187,7 @@ def run_call(context, arguments, n):  # type: ignore[no-untyped-def]  # noqa: C9
         context[field.OUTCOME] = ABANDONED
         return False
     is_closed = context[field.OPEN] == 0 or n < 5 or load(context[field.NEEDS_PYTHON]) != 0
-    if is_closed or not compute_key(context, arguments):
+    if is_closed or not compute_key(context, arguments, arrays):
         return False
     if not find_row(context, field.ROW):
         if not find_row(context, field.ANY_ROW):
@@ -339,8 +296,9 @@ _lock = threading.Lock()  # two threads must not make two definitions: Python ke
 def _definition(function: Callable[..., Any]) -> _Definition:
     with _lock:
         if function not in _defined:
-            own = field, outcome, pack, rebind, recipe, recipe_table, history_rows, ring_rows, signature, sites, spin
-            modules = *own, clock, compiled, copies, counters, events, history, ring, plan, memory, progress
+            own = field, history_rows, other_buffers, outcome, pack, rebind, recipe, recipe_table, ring_rows, rows
+            others = clock, compiled, copies, counters, events, history, ring, plan, memory, progress
+            modules = *own, signature, sites, spin, *others
             sources = [str(module.__file__) for module in modules]
             with instead_of(Request(__name__, "prepare")):
                 address = native(function, ["int64"] * 3, "int64", also=sources)

@@ -2,7 +2,7 @@
 
 A buffer is None, MPI.IN_PLACE, an aligned contiguous numpy.ndarray, or one of mpi4py's lists or tuples that begin with
 such an array: `[array, count, displacement, datatype]`, `[array, counts, displacements, datatype]` or a shorter one.
-For another object with memory there is an array on that memory. The key has an array's dtype object and number of
+An array stands for another object with memory (other_buffers.py). The key has an array's dtype object and number of
 elements, and whether both arrays begin at the same address, since a reduction is then in place.
 
 The other items of a list are the details of the key. Integers and arrays of integers are represented by their values,
@@ -202,31 +202,11 @@ def array_in(context, message, side):  # type: ignore[no-untyped-def]
 
 
 @njit
-def make_array(context, message):  # type: ignore[no-untyped-def]
-    """Return a new reference to an array on the memory of a message's buffer, if that has memory and is no array.
+def compute_key(context, arguments, arrays):  # type: ignore[no-untyped-def]
+    """Compute the key of a call and its first rows; return False if the call cannot be cached.
 
-    Else return 0; -1 with an error of Python's, which is Ctrl-C.
+    arrays: the array that stands for the send buffer, and that for the receive buffer; 0 for a buffer itself.
     """
-    n = sequence_length(context, message)
-    if n == 0 or n == 1:
-        return 0
-    buffer = item(context, message, 0) if n > 1 else message
-    kind = load(buffer + TYPE)
-    if kind == context[field.NDARRAY] or buffer == context[field.NONE] or buffer == context[field.IN_PLACE]:
-        return 0
-    context[field.OBJECT] = buffer
-    quick = kind == context[field.BYTES] or kind == context[field.BYTEARRAY]
-    function, arguments = context[field.FROMBUFFER if quick else field.AS_ARRAY], 2 if quick else 1
-    array = call_long(context[field.VECTORCALL], (function, context.ctypes.data + 8 * field.OBJECT, arguments, 0))
-    if array == context[field.NONE]:
-        call_long(context[field.DECREF], (array,))
-        return 0
-    return array if array != 0 else -1
-
-
-@njit
-def compute_key(context, arguments):  # type: ignore[no-untyped-def]
-    """Compute the key of a call and its first rows; return False if the call cannot be cached."""
     context[field.KEY + METHOD] = context[field.KEY + LENGTH] = 0
     op = load(arguments + 24)
     if op != context[field.NONE] and handle_of(context, op) == context[field.OP_NULL]:
@@ -235,8 +215,7 @@ def compute_key(context, arguments):  # type: ignore[no-untyped-def]
     send, recv = array_in(context, load(arguments + 8), 0), array_in(context, load(arguments + 16), 1)
     if send == 0 or recv == 0:
         return False
-    send = context[field.MADE_SEND] if context[field.MADE_SEND] != 0 else send
-    recv = context[field.MADE_RECV] if context[field.MADE_RECV] != 0 else recv
+    send, recv = arrays[0] if arrays[0] != 0 else send, arrays[1] if arrays[1] != 0 else recv
     sends, receives = count_elements(context, send), count_elements(context, recv)
     if sends < NO_ARRAY or receives < NO_ARRAY:
         return False

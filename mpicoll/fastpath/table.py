@@ -17,7 +17,7 @@ from ..dispatch.call import Prepared
 from ..dispatch.methods import Method
 from ..engines import compiled
 from ..selection.select import Choice
-from . import entry, signature
+from . import rows, signature
 from .any_counts import AnyCounts
 from .packed_buffers import PackedBuffers
 
@@ -117,7 +117,7 @@ class Table:
     """Cached calls by row, as Python objects and as the rows that the compiled function reads."""
 
     def __init__(self) -> None:
-        self.rows = np.zeros((2 * signature.ROWS, entry.COLUMNS), np.int64)
+        self.rows = np.zeros((2 * signature.ROWS, rows.COLUMNS), np.int64)
         self.kinds: dict[int, tuple[CachedCall, np.ndarray]] = {}
         self.seen: OrderedDict[int, Seen] = OrderedDict()  # by a hash of the key and the details
         self.served: OrderedDict[Hashable, Counts] = OrderedDict()  # last counts, by a key without counts

@@ -29,7 +29,7 @@ from mpicoll.errors import (
     RequestError,
     RootError,
 )
-from mpicoll.fastpath import cached_calls, compiled_path, entry, signature, spin
+from mpicoll.fastpath import cached_calls, compiled_path, entry, rows, signature, spin
 from mpicoll.fastpath import context as field
 from mpicoll.plans import plan
 from mpicoll.runtime import cache
@@ -137,7 +137,7 @@ def test_keys_that_collide_on_a_row(ours):
     foreign = words.copy()
     foreign[signature.METHOD] = 1
     taken: set[int] = set()
-    for way in range(entry.WAYS):
+    for way in range(rows.WAYS):
         if way:
             assert takes_fast_path(ours, call)
             (other,) = set(fast_path.table.kinds) - taken
@@ -147,7 +147,7 @@ def test_keys_that_collide_on_a_row(ours):
         taken = set(fast_path.table.kinds)
         assert not takes_fast_path(ours, call)
     homes = set()
-    for _ in range(2 * entry.WAYS):
+    for _ in range(2 * rows.WAYS):
         assert takes_fast_path(ours, call)
         (own,) = [at for at in taken if fast_path.table.rows[at, signature.METHOD] != 1]
         homes.add(own)
@@ -853,12 +853,12 @@ def test_nonblocking_calls_spin_by_their_bytes(ours, comm):
         assert takes_fast_path(ours, lambda length=length: ours.Bcast(np.ones(length)))
         fast_path = ours._state.fast_path
         row = fast_path.table.rows[fast_path.context[field.ROW]]
-        assert row[entry.SPIN_NS] == (spin.spin_budget_ns(8 * length) if short else 0)
+        assert row[rows.SPIN_NS] == (spin.spin_budget_ns(8 * length) if short else 0)
         with ours.trace() as records:
             ours.Ibcast(np.ones(length)).Wait()
         assert records[0].fast_path
         request = ours.Bcast_init(np.ones(length))
-        assert request._persistent.fast_start.context[field.SPIN_NS] == row[entry.SPIN_NS]
+        assert request._persistent.fast_start.context[field.SPIN_NS] == row[rows.SPIN_NS]
         request.Free()
 
 

@@ -20,7 +20,7 @@ from support.collectives import VECTOR
 
 from mpicoll.errors import BufferTooSmallError, CountMismatch, MpicollError, OverlapError, TypecodeError
 from mpicoll.fastpath import context as field
-from mpicoll.fastpath import entry, signature
+from mpicoll.fastpath import rows, signature
 
 N = 3   # elements of a block
 
@@ -318,7 +318,7 @@ def test_details_of_another_key_in_each_row_of_a_key(ours, comm):
     kind, words = fast_path.table.take(row)
     call(1)
     first = int(fast_path.context[field.ROW])
-    for way in range(entry.WAYS):
+    for way in range(rows.WAYS):
         fast_path.table.put((first + way) % signature.ROWS, kind, words)
     fill_fast_path(lambda: call(1))
     assert takes_fast_path(ours, lambda: call(1))

@@ -77,7 +77,7 @@ def refuses(error, call, comm, *words):
 
 @parametrize("method", REDUCING_METHODS)
 def test_long_doubles(comm, method):
-    """A kernel reduces them where they are x87's, else MPI_Reduce_local, and always the pairs with one."""
+    """A kernel reduces those of x87; MPI_Reduce_local reduces others, and pairs of a long double and an index."""
     ours = mpicoll.Comm(comm)
     real, complex_, pair = "LONG_DOUBLE", "C_LONG_DOUBLE_COMPLEX", "LONG_DOUBLE_INT"
     for name, op in ((real, "SUM"), (real, "PROD"), (real, "MAX"), (complex_, "PROD"), (pair, "MAXLOC")):
